@@ -1,0 +1,90 @@
+"""GraphBuilder: emits ops with inferred types and unique, readable names.
+
+Input: operands already defined in the graph being built. Output: a Graph in definition order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rudagraph.ir.graph import (
+    Attribute,
+    Graph,
+    Location,
+    Op,
+    Operand,
+    Port,
+    Role,
+    Value,
+    make_attributes,
+)
+from rudagraph.ir.ops import infer
+from rudagraph.ir.types import TensorType
+
+
+@dataclass
+class GraphBuilder:
+    """Collects inputs, ops and outputs; `finish` gives the graph."""
+
+    name: str
+    inputs: list[Port] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    outputs: list[Port] = field(default_factory=list)
+    location: Location = field(default_factory=Location)
+    _taken: set[str] = field(default_factory=set)
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keep these names for values that are added as they are."""
+        self._taken.update(names)
+
+    def fresh(self, hint: str, type: TensorType) -> Value:
+        """A new value whose name is `hint`, made unique by a number where it is taken."""
+        base = re.sub(r"[^A-Za-z0-9_.]+", "_", hint).strip("_.") or "value"
+        name, count = base, 1
+        while name in self._taken:
+            count += 1
+            name = f"{base}.{count}" if base[-1:].isdigit() else f"{base}_{count}"
+        self._taken.add(name)
+        return Value(name, type)
+
+    def input(self, hint: str, type: TensorType, role: Role, target: str = "") -> Value:
+        value = self.fresh(hint, type)
+        self.inputs.append(Port(value, role, target))
+        return value
+
+    def output(self, value: Value, role: Role, target: str = "") -> None:
+        self.outputs.append(Port(value, role, target))
+
+    def add(self, op: Op) -> None:
+        """Append an op whose results are already named."""
+        self._taken.update(value.name for value in op.results)
+        self.ops.append(op)
+
+    def emit(
+        self,
+        opcode: str,
+        *operands: Operand,
+        name: str = "",
+        types: tuple[TensorType, ...] | None = None,
+        body: Graph | None = None,
+        **attributes: Attribute,
+    ) -> tuple[Value, ...]:
+        """Append an op; result types are inferred unless given. Results are named after `name`."""
+        canonical = make_attributes(**attributes)
+        if types is None:
+            types = infer(opcode, operands, dict(canonical), body)
+        results = tuple(self.fresh(name or opcode, type) for type in types)
+        self.ops.append(Op(opcode, operands, results, canonical, self.location, body))
+        return results
+
+    def one(
+        self, opcode: str, *operands: Operand, name: str = "", **attributes: Attribute
+    ) -> Value:
+        """`emit` for an op with a single result."""
+        (value,) = self.emit(opcode, *operands, name=name, **attributes)
+        return value
+
+    def finish(self) -> Graph:
+        return Graph(self.name, tuple(self.inputs), tuple(self.ops), tuple(self.outputs))

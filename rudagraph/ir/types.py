@@ -1,0 +1,104 @@
+"""Element types and tensor types of the IR.
+
+A type is what a value *means* (dtype and shape); how it lies in memory is the schedule's business.
+Text form: ``bf16[8,512]``, ``f32[]``.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+from dataclasses import dataclass
+
+
+class DType(enum.Enum):
+    """An element type; the value is its name in IR text."""
+
+    F16 = "f16"
+    BF16 = "bf16"
+    F32 = "f32"
+    F64 = "f64"
+    I8 = "i8"
+    I16 = "i16"
+    I32 = "i32"
+    I64 = "i64"
+    U8 = "u8"
+    B8 = "b8"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element."""
+        return int(self.value[1:] if self is not DType.BF16 else 16) // 8
+
+    @property
+    def is_floating(self) -> bool:
+        return self in (DType.F16, DType.BF16, DType.F32, DType.F64)
+
+    @property
+    def is_integer(self) -> bool:
+        """Integers proper: booleans are neither floating nor integer."""
+        return not self.is_floating and self is not DType.B8
+
+    @property
+    def compute(self) -> DType:
+        """The type in which arithmetic on this storage type is done (PyTorch's opmath type)."""
+        return DType.F32 if self in (DType.F16, DType.BF16) else self
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A dtype and a static shape."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the elements, without alignment."""
+        return self.numel * self.dtype.size
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(dtype, self.shape)
+
+    def with_shape(self, shape: tuple[int, ...]) -> TensorType:
+        return TensorType(self.dtype, shape)
+
+
+def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a contiguous tensor of this shape."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape under NumPy's rule; raises ValueError where there is none."""
+    return functools.reduce(_broadcast_pair, shapes, ())
+
+
+def _broadcast_pair(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    rank = max(len(left), len(right))
+    padded_left = (1,) * (rank - len(left)) + left
+    padded_right = (1,) * (rank - len(right)) + right
+    for a, b in zip(padded_left, padded_right, strict=True):
+        if a != b and 1 not in (a, b):
+            raise ValueError(f"shapes {list(left)} and {list(right)} do not broadcast")
+    return tuple(b if a == 1 else a for a, b in zip(padded_left, padded_right, strict=True))
