@@ -67,10 +67,12 @@ $(VENV)/bin/python:
 
 # The version lives in rudagraph/__init__.py, so an editable install needs only these two files.
 $(DEMO_READY): pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(RUN) -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -e '.[examples]'
+	@echo "installing into $(VENV), a few minutes the first time"
+	$(RUN) -m pip install -qq --no-compile $(PIP_FLAGS) -c constraints.txt -e '.[examples]'
 	@touch $@
 
 $(DEV_READY): pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(RUN) -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -e '.[dev,cuda]'
+	@echo "installing into $(VENV), a few minutes the first time"
+	$(RUN) -m pip install -qq --no-compile $(PIP_FLAGS) -c constraints.txt -e '.[dev,cuda]'
 	@touch $(DEMO_READY) $@
 endif
