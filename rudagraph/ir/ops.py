@@ -69,6 +69,7 @@ def _rows(
 
 _TABLE: list[OpSpec] = [
     # pointwise, one operand
+    *_rows("copy", (1, 1), _P, rules.same, "the same elements in memory of their own, row-major"),
     *_rows("neg abs", (1, 1), _P, rules.same, "arithmetic on numbers"),
     *_rows("sqrt rsqrt reciprocal", (1, 1), _P, rules.floating, "algebraic functions"),
     *_rows("floor ceil trunc round", (1, 1), _P, rules.same, "rounding; round is half to even"),
