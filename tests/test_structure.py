@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "artifact": _BASE | {"ir", "schedule"},
     "runtime": _COMPILED,
     "dump": _COMPILED,
+    "measure": set[str](),
     "compiler": _COMPILER,
     "static_graph": _COMPILER | {"compiler"},
 }

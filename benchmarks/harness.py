@@ -1,0 +1,246 @@
+"""Times variants of one training step side by side.
+
+Input: cases (a seeded module with its batch) and variants (ways to run it). Output: a table and
+one JSON document. Every variant is checked against the first one before anything is timed, and
+the timed calls of all variants alternate in one process, so that they share the machine's moods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.report import Result, print_table, write_json
+from rudagraph.measure import peak_bytes
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A module in train mode and one batch, called as `module(*args, **kwargs)`."""
+
+    module: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One piece of work; `build` is seeded, so every variant starts from the same numbers.
+
+    A case with dropout names another one in `check`: its values are compared instead.
+    """
+
+    name: str
+    build: Callable[[], Workload]
+    options: dict[str, Any] = field(default_factory=dict)
+    check: Case | None = None
+    rtol: float = 1e-3
+    # variant -> largest time, or peak, of rudagraph over that of the variant
+    targets: dict[str, float] = field(default_factory=dict)
+    peak_targets: dict[str, float] = field(default_factory=dict)
+
+
+class Step:
+    """A prepared forward and backward of one variant on its own copy of the module."""
+
+    def __init__(self, case: Case, variant: str) -> None:
+        work = case.build()
+        self.module, self.args, self.kwargs = work.module, work.args, work.kwargs
+        self.call = VARIANTS[variant](work, case.options)
+        tensors = [*work.args, *work.kwargs.values(), *work.module.parameters()]
+        self.leaves = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
+        self.upstream: torch.Tensor | None = None
+
+    def clear(self) -> None:
+        for leaf in self.leaves:
+            leaf.grad = None
+
+    def run(self) -> torch.Tensor:
+        output = self.call(*self.args, **self.kwargs)
+        output = getattr(output, "loss", output)
+        if self.upstream is None:
+            generator = torch.Generator(output.device).manual_seed(9)
+            self.upstream = torch.ones_like(output)
+            if output.dim():
+                self.upstream.normal_(generator=generator)
+        output.backward(self.upstream)
+        return output.detach()
+
+    def values(self) -> list[torch.Tensor]:
+        """Output and all gradients of one step, in double precision."""
+        self.clear()
+        output = self.run()
+        missing = [i for i, leaf in enumerate(self.leaves) if leaf.grad is None]
+        assert not missing, f"no gradient for leaves {missing}"
+        return [t.double() for t in (output, *(leaf.grad for leaf in self.leaves))]
+
+
+Builder = Callable[[Workload, dict[str, Any]], Callable[..., Any]]
+
+
+def _eager(work: Workload, options: dict[str, Any]) -> Callable[..., Any]:
+    return work.module
+
+
+def _torch_compile(work: Workload, options: dict[str, Any]) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    return torch.compile(work.module, dynamic=False)
+
+
+def _rudagraph(work: Workload, options: dict[str, Any]) -> Callable[..., Any]:
+    from rudagraph import StaticGraph
+
+    return StaticGraph(work.module, **options).compile(*work.args, **work.kwargs)
+
+
+VARIANTS: dict[str, Builder] = {
+    "eager": _eager,
+    "torch.compile": _torch_compile,
+    "rudagraph": _rudagraph,
+}
+
+
+def benchmark(
+    name: str,
+    cases: Sequence[Case],
+    argv: Sequence[str] | None = None,
+    means: dict[str, float] | None = None,
+) -> int:
+    """Measure the cases, print the table, write the JSON; 1 if a variant of ours went wrong.
+
+    `means` asks for geometric means of the ratios over all cases: variant -> largest mean.
+    """
+    options = _parse(name, cases, argv)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    results: list[Result] = []
+    for case in cases:
+        if options.case and case.name not in options.case:
+            continue
+        results += measure(case, options.variant, options.repeats, options.seconds)
+        print(f"measured {case.name}", flush=True)
+    if means:
+        results.append(geometric_means(results, means))
+    print_table(name, results)
+    if options.json:
+        write_json(options.json, name, results)
+    failed = any(r.error for r in results if r.variant == "rudagraph")
+    return 1 if failed else 0
+
+
+def measure(case: Case, variants: Sequence[str], repeats: int, seconds: float) -> list[Result]:
+    """Results of all variants of a case; one that fails or is wrong says so and is not timed."""
+    results = {variant: Result(case.name, variant) for variant in variants}
+    steps: dict[str, Step] = {}
+    expected: list[torch.Tensor] | None = None
+    case.build()  # what it imports is no part of the first step
+    for variant, result in results.items():
+        try:
+            start = time.perf_counter()
+            step = Step(case, variant)
+            step.run()
+            result.first_step_s = time.perf_counter() - start
+            checked = Step(case.check, variant) if case.check else step
+            got = checked.values()
+            expected = got if expected is None else expected
+            result.error = _difference(got, expected, case.rtol)
+            result.peak_bytes = _peak(case, variant)
+        except Exception as error:
+            result.error = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+        if not result.error:
+            steps[variant] = step
+    for variant, times in interleave(steps, repeats, seconds).items():
+        results[variant].times(times)
+    _compare(case, results)
+    return list(results.values())
+
+
+def geometric_means(results: Sequence[Result], targets: dict[str, float]) -> Result:
+    """One record whose ratios are the geometric means of all cases' ratios."""
+    mean = Result("geometric mean", "rudagraph", targets=targets)
+    for variant in targets:
+        ratios = [r.ratios[variant] for r in results if variant in r.ratios]
+        if ratios:
+            mean.ratios[variant] = statistics.geometric_mean(ratios)
+    return mean
+
+
+def interleave(steps: dict[str, Step], repeats: int, seconds: float) -> dict[str, list[float]]:
+    """Seconds of each call; the variants alternate, each round starting with another one."""
+    names = list(steps)
+    for name in names:
+        for _ in range(2):
+            steps[name].clear()
+            steps[name].run()
+    times: dict[str, list[float]] = {name: [] for name in names}
+    gc.collect()
+    gc.disable()
+    begin = time.perf_counter()
+    try:
+        for turn in range(repeats):
+            if turn >= 5 and time.perf_counter() - begin > seconds:
+                break
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                step = steps[name]
+                step.clear()
+                start = time.perf_counter()
+                step.run()
+                times[name].append(time.perf_counter() - start)
+    finally:
+        gc.enable()
+    return times
+
+
+def _peak(case: Case, variant: str) -> int:
+    """Peak of a fresh step; torch.compile allocates while it compiles, so its second call."""
+    step = Step(case, variant)
+    if variant == "torch.compile":
+        step.run()
+        step.clear()
+    return peak_bytes(step.run)
+
+
+def _difference(got: list[torch.Tensor], expected: list[torch.Tensor], rtol: float) -> str:
+    for index, (ours, theirs) in enumerate(zip(got, expected, strict=True)):
+        scale = theirs.abs().max().clamp_min(1e-12)
+        worst = float((ours - theirs).abs().max() / scale)
+        if not worst <= rtol:
+            what = "output" if index == 0 else f"gradient {index - 1}"
+            return f"{what} differs from the first variant by {worst:.1e} of its largest value"
+    return ""
+
+
+def _compare(case: Case, results: dict[str, Result]) -> None:
+    ours = results.get("rudagraph")
+    if ours is None or ours.median_ms is None:
+        return
+    for variant, other in results.items():
+        if variant != "rudagraph" and other.median_ms:
+            ours.ratios[variant] = ours.median_ms / other.median_ms
+        if variant != "rudagraph" and other.peak_bytes and ours.peak_bytes is not None:
+            ours.peak_ratios[variant] = ours.peak_bytes / other.peak_bytes
+    ours.targets = {v: t for v, t in case.targets.items() if v in ours.ratios}
+    ours.peak_targets = {v: t for v, t in case.peak_targets.items() if v in ours.peak_ratios}
+
+
+def _parse(name: str, cases: Sequence[Case], argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
+    parser.add_argument("--json", metavar="FILE", help="write the results there")
+    parser.add_argument("--quick", action="store_true", help="few repeats, for a first look")
+    parser.add_argument("--case", action="append", choices=[c.name for c in cases])
+    parser.add_argument("--variant", action="append", choices=list(VARIANTS))
+    parser.add_argument("--repeats", type=int, help="calls of each variant at most")
+    parser.add_argument("--threads", type=int, help="threads of torch, the same for all")
+    options = parser.parse_args(argv)
+    options.variant = options.variant or list(VARIANTS)
+    options.repeats = options.repeats or (5 if options.quick else 31)
+    options.seconds = 5.0 if options.quick else 60.0
+    return options
