@@ -1,0 +1,324 @@
+"""Kernel text to an ELF object: Numba for the types, LLVM for the code.
+
+Input: a KernelSource. Output: MachineCode for this machine's CPU. Numba only types and lowers the
+text; the module then gets an entry of our own, an explicit O3 pipeline and our own TargetMachine.
+Invariant: an object leaves nothing undefined but what the loader resolves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import re
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba.core import codegen, compiler, types
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.cpu import CPUContext
+from numba.core.errors import NumbaError
+from numba.core.registry import cpu_target
+
+from rudagraph.build import cpu_language
+from rudagraph.errors import BuildError
+from rudagraph.schedule.elf import read_symbols
+from rudagraph.schedule.kernel import (
+    EXTERNAL_SYMBOLS,
+    LEADING_PARAMETERS,
+    KernelSource,
+    MachineCode,
+)
+
+_LANGUAGE = {name: value for name, value in vars(cpu_language).items() if not name.startswith("_")}
+
+
+@dataclass(frozen=True, slots=True)
+class HostCpu:
+    """The CPU that code is made for; `features` as LLVM takes them, "+avx2,-sse4a,…"."""
+
+    triple: str
+    name: str
+    features: str
+
+    @property
+    def target(self) -> str:
+        """The text in MachineCode: what a machine must offer to run the code."""
+        needed = sorted(part[1:] for part in self.features.split(",") if part.startswith("+"))
+        return f"{self.triple} {self.name} {','.join(needed)}"
+
+
+@cache
+def host_cpu() -> HostCpu:
+    """This machine's CPU."""
+    features = llvm.get_host_cpu_features()
+    return HostCpu(llvm.get_process_triple(), llvm.get_host_cpu_name(), features.flatten())
+
+
+def compile_kernel(source: KernelSource) -> MachineCode:
+    """Machine code of one kernel; BuildError names the kernel and the line at fault."""
+    machine = _machine()
+    entry = entry_name(source)
+    module = optimised_module(source)
+    code = machine.emit_object(module)
+    missing = sorted(read_symbols(code, f"kernel {source.name}").undefined - EXTERNAL_SYMBOLS)
+    if missing:
+        raise BuildError(
+            f"kernel {source.name} needs {', '.join(missing)}, which no loader resolves",
+            f"kernel {source.name}",
+            "use only functions of rudagraph.build.cpu_language",
+        )
+    return MachineCode(
+        name=source.name,
+        target=host_cpu().target,
+        code=code,
+        entry=entry,
+        parameters=source.parameters,
+        extent=source.extent,
+        blocks=source.blocks,
+    )
+
+
+def assembly(source: KernelSource) -> str:
+    """The kernel's assembly text, to look at."""
+    return str(_machine().emit_assembly(optimised_module(source)))
+
+
+def entry_name(source: KernelSource) -> str:
+    """The entry symbol: of the content alone, so that objects of many kernels fit one engine."""
+    content = (source.text, source.parameters, source.extent, source.blocks, source.read_only)
+    return f"rudagraph_kernel_{hashlib.sha256(repr(content).encode()).hexdigest()[:24]}"
+
+
+@global_compiler_lock  # type: ignore[untyped-decorator]
+def optimised_module(source: KernelSource) -> Any:
+    """The LLVM module after all passes."""
+    text, function = _lower(source)
+    text, argument_types = _as_internal(text, function, source)
+    module = llvm.parse_assembly(text + _entry_text(source, argument_types))
+    module.verify()
+    _optimise(module)
+    return module
+
+
+# ---- Numba: text to LLVM text
+
+
+class _TextLibrary(codegen.CPUCodeLibrary):  # type: ignore[misc]
+    """Keeps the text of the one module lowered into it; optimises and runs nothing."""
+
+    text = ""
+
+    def add_ir_module(self, ir_module: Any) -> None:
+        self.text = str(ir_module)
+
+    def finalize(self) -> None:
+        self._finalized = True
+
+    def _finalize_specific(self) -> None:
+        pass
+
+
+class _TextCodegen(codegen.AOTCPUCodegen):  # type: ignore[misc]
+    _library_class = _TextLibrary
+
+
+class _TextContext(CPUContext):  # type: ignore[misc]
+    def init(self) -> None:
+        super().init()
+        self._internal_codegen = _TextCodegen("rudagraph")
+
+
+@cache
+def _context() -> Any:
+    return _TextContext(cpu_target.typing_context)
+
+
+def _flags() -> Any:
+    flags = compiler.Flags()
+    flags.no_compile = True
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    flags.error_model = "numpy"  # a division by zero is a value, never an exception
+    flags.nrt = False
+    return flags
+
+
+def _lower(source: KernelSource) -> tuple[str, str]:
+    """LLVM text of the kernel, and the name Numba gave its function."""
+    function = _python_function(source)
+    context = _context()
+    library = context.codegen().create_library(source.name)
+    arguments = (types.int64,) * len(LEADING_PARAMETERS)
+    arguments += (types.voidptr,) * len(source.parameters)
+    cpu_target.typing_context.refresh()
+    context.refresh()
+    try:
+        result = compiler.compile_extra(
+            cpu_target.typing_context,
+            context,
+            function,
+            arguments,
+            types.void,
+            _flags(),
+            {},
+            library=library,
+        )
+    except NumbaError as error:
+        raise BuildError(
+            f"kernel {source.name} does not compile: {_first_lines(str(error))}",
+            _location(source, getattr(error, "loc", None)),
+            "the text must follow rudagraph.build.cpu_language",
+        ) from error
+    return library.text, result.fndesc.llvm_func_name
+
+
+def _python_function(source: KernelSource) -> Callable[..., None]:
+    file = f"<rudagraph kernel {source.name}>"
+    namespace: dict[str, Any] = {}
+    try:
+        exec(compile(source.text, file, "exec"), namespace)
+    except Exception as error:
+        line = error.lineno if isinstance(error, SyntaxError) else _line_in(error, file)
+        raise BuildError(
+            f"kernel {source.name} is not a Python module: {error}",
+            f"kernel {source.name}, line {line}",
+        ) from error
+    function = namespace.get("kernel")
+    names = function.__code__.co_varnames[: function.__code__.co_argcount] if function else ()
+    wanted = (*LEADING_PARAMETERS, *source.parameters)
+    if function is None or names != wanted:
+        raise BuildError(
+            f"kernel {source.name} does not define kernel({', '.join(wanted)})",
+            f"kernel {source.name}",
+        )
+    linecache.cache[file] = (len(source.text), None, source.text.splitlines(True), file)
+    checked: Callable[..., None] = function
+    return checked
+
+
+def _line_in(error: Exception, file: str) -> int:
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == file
+    ]
+    return lines[-1] or 1 if lines else 1
+
+
+def _location(source: KernelSource, location: Any) -> str:
+    where = f"kernel {source.name}"
+    if location is None:
+        return where
+    lines = source.text.splitlines()
+    shown = lines[location.line - 1].strip() if 0 < location.line <= len(lines) else ""
+    return f"{where}, line {location.line}: {shown}"
+
+
+def _first_lines(message: str, count: int = 12) -> str:
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", message)
+    return "\n".join(line for line in plain.splitlines()[:count] if line.strip())
+
+
+# ---- LLVM: attributes, entry, passes
+
+
+def _as_internal(text: str, function: str, source: KernelSource) -> tuple[str, list[str]]:
+    """The module with Numba's function as internal `kernel`; also the types of its arguments."""
+    pattern = re.compile(rf'^define [^\n]*@"?{re.escape(function)}"?\(([^\n]*)\)', re.MULTILINE)
+    match = pattern.search(text)
+    assert match, f"no definition of {function}"
+    # Commas stand inside the types of Numba's own arguments, not between %names and types.
+    parts = re.findall(r'[^%]+%"[^"]*"', match[1])
+    parts = [part.removeprefix(", ") for part in parts]
+    types_of = [_type_of(part) for part in parts]
+    first = len(parts) - len(source.parameters)
+    for position, name in enumerate(source.parameters, start=first):
+        extra = "noalias readonly" if name in source.read_only else "noalias"
+        parts[position] = parts[position].replace(" %", f" {extra} %", 1)
+    # Out of line: there the promise that no two pointers overlap needs no inliner to keep it.
+    header = f"define internal i32 @kernel({', '.join(parts)}) noinline nounwind"
+    text = text[: match.start()] + header + text[match.end() :]
+    # Numba's environment pointer would become a common symbol of every object.
+    return text.replace(" = common global ", " = internal global "), types_of
+
+
+def _type_of(argument: str) -> str:
+    """The LLVM type in `i8** captures(none) noalias %"retptr"`."""
+    end = argument.rindex("*") + 1 if "*" in argument else argument.index(" ")
+    return argument[:end]
+
+
+def _entry_text(source: KernelSource, argument_types: list[str]) -> str:
+    """The C entry: thread t of n runs blocks [t * blocks / n, (t + 1) * blocks / n)."""
+    result, error = argument_types[:2]
+    values = [f"{result} %result", f"{error} %error", "i64 %begin", "i64 %end", "i64 %block"]
+    loads = []
+    for position, name in enumerate(source.parameters):
+        loads += [
+            f"%slot.{position} = getelementptr i64, i64* %arguments, i64 {position} ; {name}",
+            f"%address.{position} = load i64, i64* %slot.{position}",
+            f"%pointer.{position} = inttoptr i64 %address.{position} to i8*",
+        ]
+        values.append(f"i8* %pointer.{position}")
+    blocks, extent = source.blocks, source.extent
+    return f"""
+declare i32 @omp_get_thread_num() nounwind
+declare i32 @omp_get_num_threads() nounwind
+
+define void @{entry_name(source)}(i64* readonly %arguments) nounwind {{
+start:
+  %result = alloca {result[:-1]}
+  %error = alloca {error[:-1]}
+  %thread.32 = call i32 @omp_get_thread_num()
+  %threads.32 = call i32 @omp_get_num_threads()
+  %thread = zext i32 %thread.32 to i64
+  %threads = zext i32 %threads.32 to i64
+  %next.thread = add i64 %thread, 1
+  %first.numerator = mul i64 %thread, {blocks}
+  %last.numerator = mul i64 %next.thread, {blocks}
+  %first = udiv i64 %first.numerator, %threads
+  %last = udiv i64 %last.numerator, %threads
+  {chr(10).join(loads)}
+  br label %test
+test:
+  %block = phi i64 [ %first, %start ], [ %next.block, %run ]
+  %more = icmp ult i64 %block, %last
+  br i1 %more, label %run, label %stop
+run:
+  %next.block = add i64 %block, 1
+  %begin.numerator = mul i64 %block, {extent}
+  %end.numerator = mul i64 %next.block, {extent}
+  %begin = udiv i64 %begin.numerator, {blocks}
+  %end = udiv i64 %end.numerator, {blocks}
+  %status = call i32 @kernel({", ".join(values)})
+  br label %test
+stop:
+  ret void
+}}
+"""
+
+
+def _optimise(module: Any) -> None:
+    machine = _machine()
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
+    options.slp_vectorization = True
+    options.loop_interleaving = True
+    options.loop_unrolling = True
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+
+
+@cache
+def _machine() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    host = host_cpu()
+    return llvm.Target.from_triple(host.triple).create_target_machine(
+        cpu=host.name, features=host.features, opt=3, reloc="pic", codemodel="small"
+    )

@@ -1,0 +1,1 @@
+"""From machine code and a plan to a running step; needs no compiler."""

@@ -1,0 +1,61 @@
+"""A kernel before and after the build: source text and machine code, pure data.
+
+`KernelSource` is what the code generator emits, `MachineCode` what `build` makes of it and what an
+artifact holds. Invariant: neither holds anything but text, numbers and bytes, so both travel
+between processes and to disk as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Python names of the arguments every CPU kernel takes before its pointers.
+LEADING_PARAMETERS = ("begin", "end", "block")
+
+# What machine code may leave undefined; the loader resolves these and nothing else.
+THREAD_SYMBOLS = frozenset({"omp_get_thread_num", "omp_get_num_threads"})
+MEMORY_SYMBOLS = frozenset({"memcpy", "memmove", "memset"})
+# Doubles of libm under names of our own: LLVM knows the plain ones and would turn calls into
+# others (`exp2`, `sincos`) that are not in this list. "rudagraph_sin" is `double sin(double)`.
+LIBM_PREFIX = "rudagraph_"
+LIBM_UNARY = frozenset(
+    "exp expm1 exp2 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh erf".split()
+)
+LIBM_BINARY = frozenset("pow atan2 fmod".split())
+LIBM_SYMBOLS = frozenset(LIBM_PREFIX + name for name in LIBM_UNARY | LIBM_BINARY)
+EXTERNAL_SYMBOLS = THREAD_SYMBOLS | MEMORY_SYMBOLS | LIBM_SYMBOLS
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """Python text that defines `kernel(begin, end, block, *parameters)`, and how it is launched.
+
+    The rows [0, extent) are cut into `blocks` fixed ranges; the kernel is called once for each.
+    Parameters are raw pointers. Two of them may overlap only if the kernel writes through neither:
+    an in-place kernel takes its buffer once.
+    """
+
+    name: str
+    text: str
+    parameters: tuple[str, ...]
+    extent: int
+    blocks: int
+    # Parameters the kernel only reads; the others are written, or read and written.
+    read_only: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """One relocatable ELF object whose `entry` runs a team member's share of the blocks.
+
+    `entry` has the C type `void entry(int64_t *arguments)`; arguments are the pointers in the
+    order of `parameters`. `target` is "triple cpu feature,feature…", the features it needs.
+    """
+
+    name: str
+    target: str
+    code: bytes
+    entry: str
+    parameters: tuple[str, ...]
+    extent: int
+    blocks: int
