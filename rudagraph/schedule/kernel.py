@@ -18,11 +18,11 @@ MEMORY_SYMBOLS = frozenset({"memcpy", "memmove", "memset"})
 # Doubles of libm under names of our own: LLVM knows the plain ones and would turn calls into
 # others (`exp2`, `sincos`) that are not in this list. "rudagraph_sin" is `double sin(double)`.
 LIBM_PREFIX = "rudagraph_"
-LIBM_UNARY = frozenset(
-    "exp expm1 exp2 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh erf".split()
+LIBM_NAMES = (
+    *("exp", "expm1", "exp2", "log", "log1p", "log2", "log10", "sin", "cos", "tan"),
+    *("asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "pow", "atan2", "fmod"),
 )
-LIBM_BINARY = frozenset("pow atan2 fmod".split())
-LIBM_SYMBOLS = frozenset(LIBM_PREFIX + name for name in LIBM_UNARY | LIBM_BINARY)
+LIBM_SYMBOLS = frozenset(LIBM_PREFIX + name for name in LIBM_NAMES)
 EXTERNAL_SYMBOLS = THREAD_SYMBOLS | MEMORY_SYMBOLS | LIBM_SYMBOLS
 
 
