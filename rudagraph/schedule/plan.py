@@ -7,7 +7,7 @@ one kernel or one library op over views of buffers; nothing is left to decide wh
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rudagraph.ir.graph import Attribute, Location, Number, Port
 from rudagraph.ir.types import TensorType
@@ -50,8 +50,19 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class ErrorFlag:
+    """A kernel argument: the i64[2] flag number `index`, zero when the entry starts.
+
+    A kernel that meets an index outside its table sets flag[0] = 1 and flag[1] = the index; the
+    runtime looks after the entry's launches and raises with the text of `Plan.errors[index]`.
+    """
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
-    """One step of an entry: the kernel named `kernel`, or else PyTorch's implementation of `opcode`.
+    """One step of an entry: the kernel named `kernel`, or else PyTorch's own `opcode`.
 
     For a kernel, `arguments` are its pointers in order (operands, results and workspaces). For a
     library op, `arguments` follow the op's operands and `results` take what it gives: a view of an
@@ -60,10 +71,10 @@ class Launch:
 
     opcode: str
     kernel: str | None
-    arguments: tuple[View | Number | None, ...]
+    arguments: tuple[View | Number | ErrorFlag | None, ...]
     results: tuple[View, ...]
     attributes: tuple[tuple[str, Attribute], ...] = ()
-    location: Location = Location()
+    location: Location = field(default=Location())
     label: str = ""
 
 
@@ -98,12 +109,14 @@ class Plan:
     """All buffers, both entries, and the memory they need.
 
     `peak_bytes` is the largest planned amount live at any moment from the forward call to the end
-    of backward, beyond the weights; gradients and returned outputs included.
+    of backward, beyond the weights; gradients and returned outputs included. `errors` holds where
+    the op of each error flag comes from.
     """
 
     buffers: tuple[Buffer, ...]
     forward: Entry
     backward: Entry | None
+    errors: tuple[Location, ...]
     arena_bytes: int
     peak_bytes: int
     timeline: tuple[Moment, ...]

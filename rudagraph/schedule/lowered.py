@@ -1,0 +1,54 @@
+"""What code generation gives the planner for one op: kernel calls, workspaces, what may share.
+
+Pure data. An op is one or a few kernel calls in order; each call's pointers are named by what they
+point to, and the planner turns those into views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from rudagraph.ir.graph import Op
+from rudagraph.schedule.kernel import KernelSource
+
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelArgument:
+    """A pointer of a kernel call: operand, result, workspace or error flag number `index`."""
+
+    kind: Literal["operand", "result", "workspace", "error"]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One launch: `arguments` in the order of `source.parameters`."""
+
+    source: KernelSource
+    arguments: tuple[KernelArgument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """The kernel calls of one op.
+
+    `workspaces` are bytes needed while the op runs, `inplace` the (operand, result) pairs that the
+    kernels can hold in the same memory, `errors` the number of error flags.
+    """
+
+    calls: tuple[KernelCall, ...]
+    workspaces: tuple[int, ...] = ()
+    inplace: tuple[tuple[int, int], ...] = ()
+    errors: int = 0
+
+
+# (op, strides of each operand, strides of each result, pairs that share memory) -> kernel calls,
+# or None where PyTorch runs the op.
+Generate = Callable[
+    [Op, tuple[Strides | None, ...], tuple[Strides, ...], tuple[tuple[int, int], ...]],
+    Lowered | None,
+]

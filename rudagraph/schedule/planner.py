@@ -1,0 +1,326 @@
+"""Graphs -> Plan: one time line over both entries, buffers with lifetimes, launches over views.
+
+    forward ops   0 .. F-1   |  F: the caller holds the results  |  backward ops  F+1 .. F+B
+    residuals live across F; results and gradients live from their op to the end
+
+The code generator is asked for each op's kernels (it alone knows workspaces and what may share
+memory); everything else about memory is decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from rudagraph.ir.graph import Graph, Location, Op, Port, Role, Value
+from rudagraph.ir.ops import Tag, has
+from rudagraph.ir.strides import Strided, row_major
+from rudagraph.ir.types import DType, TensorType
+from rudagraph.schedule.kernel import KernelSource
+from rudagraph.schedule.layout import Layout, layouts
+from rudagraph.schedule.lowered import Generate, Lowered
+from rudagraph.schedule.memory import Interval, aligned, assign_offsets
+from rudagraph.schedule.plan import (
+    Buffer,
+    BufferKind,
+    Entry,
+    ErrorFlag,
+    Launch,
+    Moment,
+    Plan,
+    Result,
+    View,
+)
+
+_OUTSIDE = frozenset(
+    (Role.PARAMETER, Role.BUFFER, Role.ARGUMENT, Role.KEY, Role.CONSTANT, Role.TANGENT)
+)
+# Library ops with a true out=: they write where the plan says. All others allocate.
+WRITES_IN_PLACE = frozenset(("matmul", "addmm", "concatenate", "sum", "mean", "amax", "amin"))
+
+
+def plan(
+    forward: Graph, backward: Graph | None, generate: Generate
+) -> tuple[Plan, tuple[KernelSource, ...]]:
+    """The plan of a step and the distinct kernels it launches."""
+    planner = _Planner(generate)
+    entries = [planner.entry(forward)]
+    planner.position += 1
+    if backward is not None:
+        entries.append(planner.entry(backward))
+    return planner.finish(entries)
+
+
+@dataclass
+class _Planner:
+    """Collects buffers and launches while walking both entries along one time line."""
+
+    generate: Generate
+    position: int = 0
+    buffers: list[Buffer] = field(default_factory=list)
+    kernels: dict[str, KernelSource] = field(default_factory=dict)
+    errors: list[Location] = field(default_factory=list)
+    moments: list[tuple[str, int, int]] = field(default_factory=list)  # entry, launch, position
+    _outside: dict[tuple[Role, str], int] = field(default_factory=dict)
+    _residuals: dict[str, tuple[int, Strided]] = field(default_factory=dict)
+
+    def entry(self, graph: Graph) -> Entry:
+        return _EntryPlanner(self, graph).run()
+
+    def add(self, buffer: Buffer) -> int:
+        self.buffers.append(buffer)
+        return len(self.buffers) - 1
+
+    def outside(self, port: Port) -> int:
+        """The buffer of something that lives outside the step; one for both entries."""
+        key = (port.role, port.target)
+        if key not in self._outside:
+            name = f"{port.role.value}:{port.target}" if port.target else port.role.value
+            size = port.value.type.bytes
+            buffer = Buffer(name, BufferKind.BOUND, size, self.position, self.position, port=port)
+            self._outside[key] = self.add(buffer)
+        return self._outside[key]
+
+    def extend(self, index: int, position: int) -> None:
+        buffer = self.buffers[index]
+        self.buffers[index] = replace(buffer, last=max(buffer.last, position))
+
+    def finish(self, entries: list[Entry]) -> tuple[Plan, tuple[KernelSource, ...]]:
+        end = self.position
+        for index, buffer in enumerate(self.buffers):
+            if buffer.kind is BufferKind.OUTPUT:
+                self.buffers[index] = replace(buffer, last=end)
+        arena = [i for i, b in enumerate(self.buffers) if b.kind is BufferKind.ARENA]
+        intervals = [
+            Interval(self.buffers[i].bytes, self.buffers[i].first, self.buffers[i].last)
+            for i in arena
+        ]
+        offsets, arena_bytes = assign_offsets(intervals)
+        for index, offset in zip(arena, offsets, strict=True):
+            self.buffers[index] = replace(self.buffers[index], offset=offset)
+        outside_arena = [
+            b for b in self.buffers if b.kind in (BufferKind.OUTPUT, BufferKind.LIBRARY)
+        ]
+        timeline = tuple(
+            Moment(
+                name,
+                launch,
+                arena_bytes + sum(b.bytes for b in outside_arena if b.first <= at <= b.last),
+            )
+            for name, launch, at in self.moments
+        )
+        peak = max((moment.bytes for moment in timeline), default=arena_bytes)
+        plan = Plan(
+            buffers=tuple(self.buffers),
+            forward=entries[0],
+            backward=entries[1] if len(entries) > 1 else None,
+            errors=tuple(self.errors),
+            arena_bytes=arena_bytes,
+            peak_bytes=peak,
+            timeline=timeline,
+        )
+        return plan, tuple(self.kernels.values())
+
+
+class _EntryPlanner:
+    """One entry: where each value lies, then one launch after another."""
+
+    def __init__(self, planner: _Planner, graph: Graph) -> None:
+        self.planner = planner
+        self.graph = graph
+        self.launches: list[Launch] = []
+        known = {
+            port.value: planner._residuals[port.target][1]
+            for port in graph.inputs
+            if port.role is Role.RESIDUAL
+        }
+        self.layouts = layouts(graph, known)
+        self.buffer_of: dict[Value, int] = {}
+        self.last_use = self._last_uses()
+        self.kept = {self.layouts[port.value].root for port in graph.outputs}
+        self.returned = {
+            self.layouts[port.value].root: port
+            for port in graph.outputs
+            if port.role in (Role.RESULT, Role.GRADIENT)
+        }
+
+    def _last_uses(self) -> dict[Value, int]:
+        """Position of the last op that reads each root, views looked through."""
+        last: dict[Value, int] = {}
+        position = self.planner.position
+        for op in self.graph.ops:
+            if has(op, Tag.VIEW):
+                continue
+            for value in op.inputs:
+                last[self.layouts[value].root] = position
+            position += 1
+        return last
+
+    def run(self) -> Entry:
+        for port in self.graph.inputs:
+            self._bind_input(port)
+        for op in self.graph.ops:
+            if not has(op, Tag.VIEW):
+                self._launch(op)
+                self.planner.position += 1
+        self._write_updates()
+        return Entry(self.graph.name, tuple(self.launches), self._results())
+
+    def _bind_input(self, port: Port) -> None:
+        if port.role is Role.RESIDUAL:
+            index, _ = self.planner._residuals[port.target]
+        else:
+            index = self.planner.outside(port)
+        self.buffer_of[port.value] = index
+        self.planner.extend(index, self.last_use.get(port.value, self.planner.position))
+
+    # -- launches
+
+    def _launch(self, op: Op) -> None:
+        operand_strides = tuple(
+            self.layouts[operand].view.strides if isinstance(operand, Value) else None
+            for operand in op.operands
+        )
+        strides = tuple(self.layouts[result].view.strides for result in op.results)
+        lowered = self.planner.generate(op, operand_strides, strides, ())
+        shared: tuple[tuple[int, int], ...] = ()
+        if lowered is not None and lowered.inplace:
+            shared = self._shared(op, lowered)
+            if shared:
+                lowered = self.planner.generate(op, operand_strides, strides, shared)
+        self._place_results(op, lowered, shared)
+        self.planner.moments.append((self.graph.name, len(self.launches), self.planner.position))
+        if lowered is None:
+            self._library(op)
+        else:
+            self._kernels(op, lowered)
+
+    def _shared(self, op: Op, lowered: Lowered) -> tuple[tuple[int, int], ...]:
+        """The in-place pairs to use: the operand dies here, in the arena, whole and unviewed."""
+        pairs: list[tuple[int, int]] = []
+        taken_operands: set[Value] = set()
+        taken_results: set[int] = set()
+        for operand_index, result_index in lowered.inplace:
+            operand, result = op.operands[operand_index], op.results[result_index]
+            if not isinstance(operand, Value) or result in self.returned:
+                continue
+            layout = self.layouts[operand]
+            buffer = self.planner.buffers[self.buffer_of[layout.root]]
+            dies = self.last_use[layout.root] == self.planner.position
+            fits = (
+                buffer.kind is BufferKind.ARENA
+                and buffer.last <= self.planner.position
+                and layout.root.type.bytes == result.type.bytes
+                and layout.view.offset == 0
+                and sum(self.layouts[v].root == layout.root for v in op.inputs) == 1
+            )
+            free = layout.root not in taken_operands and result_index not in taken_results
+            if dies and fits and free and layout.root not in self.kept:
+                pairs.append((operand_index, result_index))
+                taken_operands.add(layout.root)
+                taken_results.add(result_index)
+        return tuple(pairs)
+
+    def _place_results(
+        self, op: Op, lowered: Lowered | None, shared: tuple[tuple[int, int], ...]
+    ) -> None:
+        allocates = lowered is None and op.opcode not in WRITES_IN_PLACE
+        position = self.planner.position
+        sharing = {result: operand for operand, result in shared}
+        for index, result in enumerate(op.results):
+            last = max(self.last_use.get(result, position), position)
+            if index in sharing:
+                operand = op.operands[sharing[index]]
+                assert isinstance(operand, Value)
+                self.buffer_of[result] = self.buffer_of[self.layouts[operand].root]
+                self.planner.extend(self.buffer_of[result], last)
+                continue
+            port = self.returned.get(result)
+            kind = BufferKind.LIBRARY if allocates else BufferKind.ARENA
+            if port is not None:
+                kind = BufferKind.OUTPUT
+            size = result.type.bytes if kind is not BufferKind.ARENA else aligned(result.type.bytes)
+            buffer = Buffer(result.name, kind, size, position, last, port=port)
+            self.buffer_of[result] = self.planner.add(buffer)
+
+    def _view(self, value: Value) -> View:
+        layout: Layout = self.layouts[value]
+        return View(
+            self.buffer_of[layout.root], value.type, layout.view.strides, layout.view.offset
+        )
+
+    def _library(self, op: Op) -> None:
+        arguments = tuple(
+            self._view(operand) if isinstance(operand, Value) else operand
+            for operand in op.operands
+        )
+        results = tuple(self._view(result) for result in op.results)
+        label = op.results[0].name if op.results else op.opcode
+        self.launches.append(
+            Launch(op.opcode, None, arguments, results, op.attributes, op.location, label)
+        )
+
+    def _kernels(self, op: Op, lowered: Lowered) -> None:
+        position = self.planner.position
+        workspaces: list[View] = []
+        for count, size in enumerate(lowered.workspaces):
+            name = f"{op.results[0].name}.workspace{count}"
+            buffer = Buffer(name, BufferKind.ARENA, aligned(size), position, position)
+            index = self.planner.add(buffer)
+            workspaces.append(View(index, TensorType(DType.U8, (size,)), (1,)))
+        first_error = len(self.planner.errors)
+        self.planner.errors += [op.location] * lowered.errors
+        for call in lowered.calls:
+            self.planner.kernels.setdefault(call.source.name, call.source)
+            arguments: list[View | ErrorFlag] = []
+            for argument in call.arguments:
+                if argument.kind == "error":
+                    arguments.append(ErrorFlag(first_error + argument.index))
+                elif argument.kind == "workspace":
+                    arguments.append(workspaces[argument.index])
+                elif argument.kind == "result":
+                    arguments.append(self._view(op.results[argument.index]))
+                else:
+                    operand = op.operands[argument.index]
+                    assert isinstance(operand, Value)
+                    arguments.append(self._view(operand))
+            self.launches.append(
+                Launch(
+                    op.opcode,
+                    call.source.name,
+                    tuple(arguments),
+                    tuple(self._view(result) for result in op.results),
+                    op.attributes,
+                    op.location,
+                    op.results[0].name,
+                )
+            )
+
+    # -- the end of the entry
+
+    def _write_updates(self) -> None:
+        """New values of buffers are written last: every reader of the old ones is done by then."""
+        for port in self.graph.outputs:
+            if port.role is not Role.UPDATE:
+                continue
+            role_name, _, target = port.target.partition(":")
+            outside = self.planner.outside(Port(port.value, Role(role_name), target))
+            source = self._view(port.value)
+            self.planner.extend(source.buffer, self.planner.position)
+            written = View(outside, port.value.type, row_major(port.value.type.shape).strides)
+            self.planner.moments.append(
+                (self.graph.name, len(self.launches), self.planner.position)
+            )
+            self.launches.append(Launch("copy", None, (source,), (written,), label=port.target))
+            self.planner.position += 1
+
+    def _results(self) -> tuple[Result, ...]:
+        results: list[Result] = []
+        for port in self.graph.outputs:
+            view = self._view(port.value)
+            if port.role is Role.RESIDUAL:
+                root = self.layouts[port.value]
+                self.planner._residuals[port.target] = (view.buffer, root.view)
+                self.planner.extend(view.buffer, self.planner.position)
+            elif port.role is not Role.UPDATE:
+                results.append(Result(port, view))
+        return tuple(results)
