@@ -152,7 +152,7 @@ def measure(case: Case, variants: Sequence[str], repeats: int, seconds: float) -
             got = checked.values()
             expected = got if expected is None else expected
             result.error = _difference(got, expected, case.rtol)
-            result.peak_bytes = _peak(case, variant)
+            result.peak_bytes = _peak(case, variant, step.upstream)
         except Exception as error:
             result.error = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
         if not result.error:
@@ -199,9 +199,10 @@ def interleave(steps: dict[str, Step], repeats: int, seconds: float) -> dict[str
     return times
 
 
-def _peak(case: Case, variant: str) -> int:
+def _peak(case: Case, variant: str, upstream: torch.Tensor | None) -> int:
     """Peak of a fresh step; torch.compile allocates while it compiles, so its second call."""
     step = Step(case, variant)
+    step.upstream = upstream
     if variant == "torch.compile":
         step.run()
         step.clear()
