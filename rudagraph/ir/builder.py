@@ -72,19 +72,30 @@ class GraphBuilder:
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
         """Append an op; result types are inferred unless given. Results are named after `name`."""
-        canonical = make_attributes(**attributes)
-        if types is None:
-            types = infer(opcode, operands, dict(canonical), body)
-        results = tuple(self.fresh(name or opcode, type) for type in types)
-        self.ops.append(Op(opcode, operands, results, canonical, self.location, body))
-        return results
+        return self._append(opcode, operands, name, types, body, make_attributes(**attributes))
 
     def one(
         self, opcode: str, *operands: Operand, name: str = "", **attributes: Attribute
     ) -> Value:
         """`emit` for an op with a single result."""
-        (value,) = self.emit(opcode, *operands, name=name, **attributes)
+        canonical = make_attributes(**attributes)
+        (value,) = self._append(opcode, operands, name, None, None, canonical)
         return value
+
+    def _append(
+        self,
+        opcode: str,
+        operands: tuple[Operand, ...],
+        name: str,
+        types: tuple[TensorType, ...] | None,
+        body: Graph | None,
+        attributes: tuple[tuple[str, Attribute], ...],
+    ) -> tuple[Value, ...]:
+        if types is None:
+            types = infer(opcode, operands, dict(attributes), body)
+        results = tuple(self.fresh(name or opcode, type) for type in types)
+        self.ops.append(Op(opcode, operands, results, attributes, self.location, body))
+        return results
 
     def finish(self) -> Graph:
         return Graph(self.name, tuple(self.inputs), tuple(self.ops), tuple(self.outputs))

@@ -42,7 +42,7 @@ Attribute = Number | str | None | DType | Hole | tuple["Attribute", ...]
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where in the user's program an op comes from: module path and file:line, either may be empty."""
+    """Where an op comes from in the user's program; module path or file:line may be empty."""
 
     module: str = ""
     line: str = ""

@@ -2,7 +2,8 @@
 
 This is the one list of what the IR can say. Passes ask for tags, never for names; `infer` gives the
 result types of an op from its operands and attributes, and raises TypeRuleError with the reason
-where they do not fit. Reference semantics are in interpret.py, scalar text in codegen/expressions.py.
+where they do not fit. Reference semantics are in interpret.py, scalar text in
+codegen/expressions.py.
 """
 
 from __future__ import annotations
@@ -248,7 +249,7 @@ _TABLE: list[OpSpec] = [
         (2, 2),
         Tag.COMPOSITE,
         rules.rms_norm,
-        "(x, weight?) -> y, rstd; style torch, llama (x^ rounds before the weight) or gemma (1+w in f32)",
+        "(x, weight?) -> y, rstd; style torch, llama (x^ rounds before the weight) or gemma (1+w)",
         ("axes", "epsilon", "style"),
     ),
     *_rows(
@@ -272,7 +273,7 @@ _TABLE: list[OpSpec] = [
         (3, 3),
         Tag.COMPOSITE,
         rules.cross_entropy,
-        "(logits [rows,classes], target [rows], class weight?) -> loss, logsumexp [rows], divisor []",
+        "(logits [rows,classes], target [rows], class weight?) -> loss, logsumexp, divisor",
         ("ignore_index", "label_smoothing", "reduction"),
     ),
     *_rows(

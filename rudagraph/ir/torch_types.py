@@ -32,7 +32,7 @@ def from_torch_dtype(dtype: torch.dtype) -> DType:
         known = ", ".join(str(torch_dtype) for torch_dtype in _IR_DTYPES)
         raise UnsupportedError(
             what=f"a tensor has dtype {dtype}, which the IR does not hold",
-            do=f"convert it outside the compiled step to one of {known}",
+            hint=f"convert it outside the compiled step to one of {known}",
         )
     return _IR_DTYPES[dtype]
 

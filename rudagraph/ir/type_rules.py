@@ -1,7 +1,7 @@
 """Type inference rules that rows of the op table name.
 
 Each rule maps (operands, attributes, body) to the result types and raises TypeRuleError with a
-sentence where they do not fit. Operands of an arithmetic op have one dtype: lowering puts the casts.
+sentence where they do not fit. Operands of an arithmetic op have one dtype: lowering casts them.
 """
 
 from __future__ import annotations
