@@ -127,6 +127,14 @@ _TABLE: list[OpSpec] = [
         rules.arithmetic_floating,
         "(gradient, y), y the forward result",
     ),
+    *_rows(
+        "check_index",
+        (1, 1),
+        _P,
+        rules.integral,
+        "the operand; a value outside [0,extent) other than ignore is an error at run time",
+        ("extent", "ignore"),
+    ),
     *_rows("where", (3, 3), _P, rules.where, "condition b8 ? second : third", ("dtype",)),
     # reductions
     *_rows(
