@@ -8,8 +8,10 @@ A fused op carries a nested graph, one level deep. Everything is immutable; pass
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from rudagraph.ir.types import DType, TensorType
 
@@ -35,6 +37,7 @@ class Hole:
     index: int
 
 
+_T = TypeVar("_T")
 Number = bool | int | float
 Operand = Value | Number | None
 Attribute = Number | str | None | DType | Hole | tuple["Attribute", ...]
@@ -58,6 +61,12 @@ class Op:
     attributes: tuple[tuple[str, Attribute], ...] = ()
     location: Location = field(default=Location())
     body: Graph | None = None
+
+    def __post_init__(self) -> None:
+        """Bring operands and attributes into canonical form, so that equal ops compare equal."""
+        operands = tuple(_canonical_number(operand) for operand in self.operands)
+        object.__setattr__(self, "operands", operands)
+        object.__setattr__(self, "attributes", make_attributes(**dict(self.attributes)))
 
     def __getitem__(self, name: str) -> Attribute:
         """The attribute `name`; KeyError where the op has none of that name."""
@@ -146,4 +155,19 @@ class Graph:
 
 def make_attributes(**attributes: Attribute) -> tuple[tuple[str, Attribute], ...]:
     """Attributes in canonical order; those that are None are left out."""
-    return tuple(sorted((key, value) for key, value in attributes.items() if value is not None))
+    return tuple(
+        (key, _canonical(attributes[key]))
+        for key in sorted(attributes)
+        if attributes[key] is not None
+    )
+
+
+def _canonical(attribute: Attribute) -> Attribute:
+    if isinstance(attribute, tuple):
+        return tuple(_canonical(item) for item in attribute)
+    return _canonical_number(attribute)
+
+
+def _canonical_number(item: _T) -> _T | float:
+    """One object for all NaN: it equals itself only where it is itself."""
+    return math.nan if isinstance(item, float) and math.isnan(item) else item

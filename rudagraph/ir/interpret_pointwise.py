@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from rudagraph.errors import VerifyError
+from rudagraph.errors import ContractError, VerifyError
 from rudagraph.ir.graph import Op
-from rudagraph.ir.semantics import Context, Loaded, Results, wide
-from rudagraph.ir.types import DType
+from rudagraph.ir.semantics import Context, Loaded, Results, int_of, wide
+from rudagraph.ir.types import DType, broadcast_shapes
 
 aten = torch.ops.aten
 
@@ -71,7 +71,7 @@ def _loaded(op: Op, operands: tuple[Loaded, ...], context: Context) -> list[torc
     """
     dtype = _compute_type(op, context)
     tensors = [wide(_load(operand, dtype, context)) for operand in operands]
-    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    shape = broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors))
     return [tensor.expand(shape) for tensor in tensors]
 
 
@@ -130,6 +130,20 @@ def _where(op: Op, operands: tuple[Loaded, ...], context: Context) -> Results:
     return torch.where(condition, first, second)
 
 
+def _check_index(op: Op, operands: tuple[Loaded, ...], context: Context) -> Results:
+    (index,) = _loaded(op, operands, context)
+    extent, ignore = int_of(op, "extent"), op.get("ignore")
+    wrong = (index < 0) | (index >= extent)
+    if isinstance(ignore, int):
+        wrong &= index != ignore
+    if wrong.any():
+        raise ContractError(
+            f"index {int(index[wrong][0])} is out of range for {extent} classes",
+            where=f"{op.opcode} {op.results[0]} {op.location.line}".rstrip(),
+        )
+    return index
+
+
 POINTWISE: dict[str, Callable[[Op, tuple[Loaded, ...], Context], Results]] = {
     **{name: _unary_row(function) for name, function in _UNARY.items()},
     **{name: _binary_row(function) for name, function in _BINARY.items()},
@@ -138,4 +152,5 @@ POINTWISE: dict[str, Callable[[Op, tuple[Loaded, ...], Context], Results]] = {
     "gelu_backward": _gelu_backward,
     "cast": _cast,
     "where": _where,
+    "check_index": _check_index,
 }

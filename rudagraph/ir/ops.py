@@ -12,6 +12,7 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from rudagraph.ir import composite_rules as composites
 from rudagraph.ir import type_rules as rules
 from rudagraph.ir.graph import Attribute, Graph, Op, Operand
 from rudagraph.ir.types import TensorType
@@ -71,10 +72,10 @@ def _rows(
 _TABLE: list[OpSpec] = [
     # pointwise, one operand
     *_rows("copy", (1, 1), _P, rules.same, "the same elements in memory of their own, row-major"),
-    *_rows("neg abs", (1, 1), _P, rules.same, "arithmetic on numbers"),
+    *_rows("neg abs", (1, 1), _P, rules.numeric, "arithmetic on numbers"),
     *_rows("sqrt rsqrt reciprocal", (1, 1), _P, rules.floating, "algebraic functions"),
-    *_rows("floor ceil trunc round", (1, 1), _P, rules.same, "rounding; round is half to even"),
-    *_rows("sign relu", (1, 1), _P, rules.same, "sign in {-1,0,1}; maximum with 0, NaN kept"),
+    *_rows("floor ceil trunc round", (1, 1), _P, rules.numeric, "rounding; round is half to even"),
+    *_rows("sign relu", (1, 1), _P, rules.numeric, "sign in {-1,0,1}; maximum with 0, NaN kept"),
     *_rows(
         "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh sigmoid erf",
         (1, 1),
@@ -224,7 +225,7 @@ _TABLE: list[OpSpec] = [
         "softmax log_softmax",
         (1, 1),
         Tag.COMPOSITE,
-        rules.softmax,
+        composites.softmax,
         "along axis, in the compute type; dtype is the result's",
         ("axis", "dtype"),
     ),
@@ -232,7 +233,7 @@ _TABLE: list[OpSpec] = [
         "softmax_backward log_softmax_backward",
         (2, 2),
         Tag.COMPOSITE,
-        rules.softmax_backward,
+        composites.softmax_backward,
         "(gradient, y)",
         ("axis", "dtype"),
     ),
@@ -240,7 +241,7 @@ _TABLE: list[OpSpec] = [
         "layer_norm",
         (3, 3),
         Tag.COMPOSITE,
-        rules.layer_norm,
+        composites.layer_norm,
         "(x, weight?, bias?) over the last `axes` axes -> y, mean, rstd (statistics f32 or f64)",
         ("axes", "epsilon"),
     ),
@@ -248,7 +249,7 @@ _TABLE: list[OpSpec] = [
         "layer_norm_backward",
         (5, 5),
         Tag.COMPOSITE,
-        rules.layer_norm_backward,
+        composites.layer_norm_backward,
         "(gradient, x, mean, rstd, weight?) -> dx, dweight?, dbias? as `needs` says",
         ("axes", "needs"),
     ),
@@ -256,7 +257,7 @@ _TABLE: list[OpSpec] = [
         "rms_norm",
         (2, 2),
         Tag.COMPOSITE,
-        rules.rms_norm,
+        composites.rms_norm,
         "(x, weight?) -> y, rstd; style torch, llama (x^ rounds before the weight) or gemma (1+w)",
         ("axes", "epsilon", "style"),
     ),
@@ -264,7 +265,7 @@ _TABLE: list[OpSpec] = [
         "rms_norm_backward",
         (4, 4),
         Tag.COMPOSITE,
-        rules.rms_norm_backward,
+        composites.rms_norm_backward,
         "(gradient, x, rstd, weight?) -> dx, dweight? as `needs` says",
         ("axes", "needs", "style"),
     ),
@@ -280,7 +281,7 @@ _TABLE: list[OpSpec] = [
         "cross_entropy",
         (3, 3),
         Tag.COMPOSITE,
-        rules.cross_entropy,
+        composites.cross_entropy,
         "(logits [rows,classes], target [rows], class weight?) -> loss, logsumexp, divisor",
         ("ignore_index", "label_smoothing", "reduction"),
     ),
@@ -288,7 +289,7 @@ _TABLE: list[OpSpec] = [
         "cross_entropy_backward",
         (6, 6),
         Tag.COMPOSITE,
-        rules.cross_entropy_backward,
+        composites.cross_entropy_backward,
         "(gradient, logits, target, class weight?, logsumexp, divisor) -> dlogits",
         ("ignore_index", "label_smoothing", "reduction"),
     ),
@@ -297,7 +298,7 @@ _TABLE: list[OpSpec] = [
         "attention",
         (4, 4),
         Tag.LIBRARY,
-        rules.attention,
+        composites.attention,
         "(q [B,H,S,D], k, v [B,G,T,D], additive or b8 mask?) -> out, logsumexp [B,H,S]",
         ("causal", "scale"),
     ),
@@ -305,7 +306,7 @@ _TABLE: list[OpSpec] = [
         "attention_backward",
         (7, 7),
         Tag.LIBRARY,
-        rules.attention_backward,
+        composites.attention_backward,
         "(gradient, q, k, v, mask?, out, logsumexp) -> dq, dk, dv",
         ("causal", "scale"),
     ),

@@ -34,7 +34,7 @@ def bits_for(probability: float) -> int:
 
 def threshold(probability: float, bits: int) -> int:
     """An element is true iff its word is at least this; one more than any word at probability 1."""
-    return int(round(probability * 2.0**bits))
+    return round(probability * (1 << bits))
 
 
 def dropout_scale(probability: float) -> float:

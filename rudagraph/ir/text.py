@@ -2,16 +2,17 @@
 
     graph    := "graph" NAME "{" port* op* output* "}"
     port     := value "=" "input" ROLE [STRING]
-    op       := value ("," value)* "=" OPCODE "(" operand ("," operand)* ")" ["[" attr* "]"] [body] [comment]
+    op       := value ("," value)* "=" OPCODE "(" [operand ("," operand)*] ")"
+                ["[" attr ("," attr)* "]"] [body] [comment]
     body     := "{" port* op* output* "}"
     output   := "output" ROLE [STRING] "=" "%"NAME
     value    := "%"NAME ":" DTYPE "[" INT ("," INT)* "]"
     operand  := "%"NAME | number | "none"
     attr     := NAME "=" (number | STRING | DTYPE | "none" | "$"INT | "[" ... "]")
-    comment  := "#" [file:line] ["@" module.path]         the user's line and module; kept by the parser
+    comment  := "#" [file:line] ["@" module.path]      the user's line and module, kept
 
-Numbers are Python literals, with inf, -inf, nan, true and false. Other lines starting with # are headers
-for people; the parser skips them.
+Numbers are Python literals, with inf, -inf, nan, true and false. Other lines starting with # are
+headers for people; the parser skips them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from rudagraph.ir.graph import Attribute, Graph, Hole, Location, Op, Operand, Po
 from rudagraph.ir.types import DType, TensorType
 
 _T = TypeVar("_T")
+
+# What the text can spell: names of values, and the name every body has.
+NAME = re.compile(r"[A-Za-z0-9_.]+")
+BODY = "body"
 _DTYPES = {dtype.value: dtype for dtype in DType}
 
 
@@ -42,7 +47,7 @@ def print_graph(graph: Graph, *, locations: bool = True) -> str:
 
 def print_op(op: Op, *, indent: str = "", locations: bool = True) -> str:
     """One op as text, its body on further lines."""
-    results = ", ".join(f"%{value.name}: {value.type}" for value in op.results)
+    results = ", ".join(f"{value}: {value.type}" for value in op.results)
     operands = ", ".join(_print_operand(operand) for operand in op.operands)
     text = f"{indent}{results} = {op.opcode}({operands})"
     if op.attributes:
@@ -57,12 +62,12 @@ def print_op(op: Op, *, indent: str = "", locations: bool = True) -> str:
 
 def _print_section(graph: Graph, indent: str, locations: bool) -> list[str]:
     lines = [
-        f"{indent}%{port.value.name}: {port.value.type} = input {port.role.value}{_print_target(port)}"
+        f"{indent}{port.value}: {port.value.type} = input {port.role.value}{_print_target(port)}"
         for port in graph.inputs
     ]
     lines += [print_op(op, indent=indent, locations=locations) for op in graph.ops]
     lines += [
-        f"{indent}output {port.role.value}{_print_target(port)} = %{port.value.name}"
+        f"{indent}output {port.role.value}{_print_target(port)} = {port.value}"
         for port in graph.outputs
     ]
     return lines
@@ -80,7 +85,7 @@ def _print_location(location: Location) -> str:
 
 def _print_operand(operand: Operand) -> str:
     if isinstance(operand, Value):
-        return f"%{operand.name}"
+        return str(operand)
     return _print_attribute(operand)
 
 
@@ -129,6 +134,7 @@ class _Parser:
     """Recursive descent over tokens; comments at the end of an op's line are its location."""
 
     def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
         self.tokens: list[tuple[str, str, int]] = []
         self.comments: dict[int, str] = {}
         self.position = 0
@@ -151,11 +157,11 @@ class _Parser:
                 code_on_line = True
         self.tokens.append(("end", "end of text", line))
 
-    @staticmethod
-    def _error(line: int, expected: str, got: str) -> ParseError:
+    def _error(self, line: int, expected: str, got: str) -> ParseError:
+        source = self.lines[line - 1].strip() if line <= len(self.lines) else ""
         return ParseError(
             what=f"expected {expected}, got {got!r}",
-            where=f"line {line} of the graph text",
+            where=f"line {line} of the graph text" + (f": {source}" if source else ""),
             hint="compare the line with the grammar in docs/ir.md",
         )
 
@@ -213,7 +219,22 @@ class _Parser:
     def target(self) -> str:
         if self.tokens[self.position][0] != "string":
             return ""
-        return str(json.loads(self.expect("string")))
+        return self.string()
+
+    def string(self) -> str:
+        line = self.tokens[self.position][2]
+        text = self.expect("string")
+        try:
+            return str(json.loads(text))
+        except json.JSONDecodeError:
+            raise self._error(line, "a JSON string", text) from None
+
+    def extent(self) -> int:
+        line = self.tokens[self.position][2]
+        text = self.expect("number")
+        if not text.isdecimal():
+            raise self._error(line, "a size", text)
+        return int(text)
 
     def known(self, scope: dict[str, Value]) -> Value:
         line = self.tokens[self.position][2]
@@ -239,7 +260,7 @@ class _Parser:
         if dtype not in _DTYPES:
             raise self._error(line, "a dtype", dtype)
         self.expect("punct", "[")
-        shape = self.separated(lambda: int(self.expect("number")), "]")
+        shape = self.separated(self.extent, "]")
         return Value(name, TensorType(_DTYPES[dtype], shape))
 
     def op(self, results: tuple[Value, ...], scope: dict[str, Value]) -> Op:
@@ -249,12 +270,15 @@ class _Parser:
         attributes: tuple[tuple[str, Attribute], ...] = ()
         if self.accept("["):
             attributes = self.separated(self.named_attribute, "]")
-        body = self.section("body") if self.peek("{") else None
+        names = [name for name, _ in attributes]
+        if len(set(names)) < len(names):
+            raise self._error(line, "each attribute once", ", ".join(names))
+        body = self.section(BODY) if self.peek("{") else None
         return Op(opcode, operands, results, attributes, self.location(line), body)
 
     def location(self, line: int) -> Location:
-        match = re.fullmatch(r"([^@]*?)\s*(?:@(.*))?", self.comments.get(line, ""))
-        return Location(match.group(2) or "", match.group(1)) if match else Location()
+        source, _, module = f" {self.comments.get(line, '')}".partition(" @")
+        return Location(module, source.strip())
 
     def operand(self, scope: dict[str, Value]) -> Operand:
         if self.tokens[self.position][0] == "value":
@@ -276,7 +300,8 @@ class _Parser:
         if text == "[":
             return self.separated(self.attribute, "]")
         if kind == "string":
-            return str(json.loads(text))
+            self.position -= 1
+            return self.string()
         if kind == "hole":
             return Hole(int(text[1:]))
         if kind == "number":

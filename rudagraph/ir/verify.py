@@ -5,13 +5,13 @@ A violation is a VerifyError that shows the ops around the faulty one with the m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from rudagraph.errors import VerifyError
-from rudagraph.ir.graph import Graph, Op, Role, Value
+from rudagraph.ir.graph import Attribute, Graph, Hole, Op, Role, Value
 from rudagraph.ir.ops import OPS, Tag, infer
-from rudagraph.ir.text import print_op
-from rudagraph.ir.type_rules import TypeRuleError, declared
+from rudagraph.ir.text import BODY, NAME, print_op
+from rudagraph.ir.type_rules import TypeRuleError, declared, fail_unless
 
 _INPUT_ROLES = frozenset(Role) - {Role.RESULT, Role.UPDATE, Role.GRADIENT}
 _OUTPUT_ROLES = frozenset((Role.RESULT, Role.UPDATE, Role.GRADIENT, Role.RESIDUAL))
@@ -39,9 +39,11 @@ def _verify_section(graph: Graph, stage: str, forbidden: Tag, *, nested: bool) -
     defined: dict[str, Value] = {}
     for port in graph.inputs:
         if port.role not in _INPUT_ROLES:
-            raise fail(None, f"%{port.value.name} cannot be an input of role {port.role.value}")
+            raise fail(None, f"{port.value} cannot be an input of role {port.role.value}")
         if port.value.name in defined:
-            raise fail(None, f"%{port.value.name} is defined twice")
+            raise fail(None, f"{port.value} is defined twice")
+        if not NAME.fullmatch(port.value.name):
+            raise fail(None, f"{port.value.name!r} is no name: letters, digits, _ and . only")
         defined[port.value.name] = port.value
     for index, op in enumerate(graph.ops):
         _verify_op(op, index, defined, forbidden, nested, fail)
@@ -49,9 +51,9 @@ def _verify_section(graph: Graph, stage: str, forbidden: Tag, *, nested: bool) -
             _verify_section(op.body, stage, forbidden, nested=True)
     for port in graph.outputs:
         if port.role not in _OUTPUT_ROLES:
-            raise fail(None, f"%{port.value.name} cannot be an output of role {port.role.value}")
+            raise fail(None, f"{port.value} cannot be an output of role {port.role.value}")
         if defined.get(port.value.name) != port.value:
-            raise fail(None, f"output %{port.value.name} is not defined")
+            raise fail(None, f"output {port.value} is not defined")
 
 
 def _verify_op(
@@ -69,24 +71,60 @@ def _verify_op(
         raise fail(index, f"{op.opcode} ({spec.tags & forbidden}) must be gone by now")
     if nested and op.body is not None:
         raise fail(index, "a fused body cannot hold a fused op")
+    if op.body is not None and op.body.name != BODY:
+        raise fail(index, f"a body is named {BODY}, not {op.body.name}")
     for value in op.inputs:
         known = defined.get(value.name)
         if known is None:
-            raise fail(index, f"%{value.name} is used before it is defined")
+            raise fail(index, f"{value} is used before it is defined")
         if known.type != value.type:
-            raise fail(index, f"%{value.name} is {known.type}, the operand says {value.type}")
+            raise fail(index, f"{value} is {known.type}, the operand says {value.type}")
     given = tuple(value.type for value in op.results)
-    if spec.infer is not declared:
-        try:
+    try:
+        if spec.infer is declared:
+            _check_library(op)
+            wanted = given
+        else:
             wanted = infer(op.opcode, op.operands, dict(op.attributes), op.body)
-        except TypeRuleError as error:
-            raise fail(index, str(error)) from None
-        if wanted != given:
-            raise fail(index, f"results are {_types(given)}, the op gives {_types(wanted)}")
+    except TypeRuleError as error:
+        raise fail(index, str(error)) from None
+    if wanted != given:
+        raise fail(index, f"results are {_types(given)}, the op gives {_types(wanted)}")
+    if not given:
+        raise fail(index, f"{op.opcode} has no result")
     for value in op.results:
+        if not NAME.fullmatch(value.name):
+            raise fail(index, f"{value.name!r} is no name: letters, digits, _ and . only")
         if value.name in defined:
-            raise fail(index, f"%{value.name} is defined twice")
+            raise fail(index, f"{value} is defined twice")
         defined[value.name] = value
+
+
+def _check_library(op: Op) -> None:
+    """A library op names its target and a call whose holes are its operands."""
+    fail_unless(isinstance(op.get("target"), str), "a library op needs a target")
+    unknown = [name for name, _ in op.attributes if name not in OPS["library"].attributes]
+    fail_unless(not unknown, f"library has no attribute {', '.join(unknown)}")
+    arguments, keywords = op.get("arguments", ()), op.get("keywords", ())
+    fail_unless(isinstance(arguments, tuple), f"arguments must be a list, not {arguments!r}")
+    fail_unless(
+        isinstance(keywords, tuple) and all(_is_pair(item) for item in keywords),
+        f"keywords must be pairs of name and value, not {keywords!r}",
+    )
+    for index in _holes((arguments, keywords)):
+        fail_unless(index < len(op.operands), f"the call has a hole ${index} that no operand fills")
+
+
+def _is_pair(item: Attribute) -> bool:
+    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)
+
+
+def _holes(attribute: Attribute) -> Iterator[int]:
+    if isinstance(attribute, Hole):
+        yield attribute.index
+    elif isinstance(attribute, tuple):
+        for item in attribute:
+            yield from _holes(item)
 
 
 def _types(types: tuple[object, ...]) -> str:
