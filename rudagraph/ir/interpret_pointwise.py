@@ -20,25 +20,21 @@ from rudagraph.ir.types import DType, broadcast_shapes
 aten = torch.ops.aten
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
 _UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     name: getattr(torch, name)
-    for name in _words(
+    for name in (
         "neg abs sqrt rsqrt reciprocal floor ceil trunc round sign relu exp exp2 expm1 log log2"
         " log10 log1p sin cos tan asin acos atan sinh cosh tanh sigmoid erf isnan isinf"
         " logical_not bitwise_not"
-    )
+    ).split()
 } | {"silu": F.silu, "copy": lambda x: x.contiguous()}
 
 _BINARY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     name: getattr(torch, name)
-    for name in _words(
+    for name in (
         "add sub mul maximum minimum floor_divide remainder fmod atan2 eq ne lt le gt ge"
         " logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor"
-    )
+    ).split()
 } | {
     "div": torch.div,
     "truncate_divide": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
