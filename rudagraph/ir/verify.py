@@ -31,7 +31,7 @@ def verify(graph: Graph, *, stage: str = "", forbidden: Tag = Tag.NONE) -> Graph
 def _verify_section(graph: Graph, stage: str, forbidden: Tag, *, nested: bool) -> None:
     def fail(index: int | None, message: str) -> VerifyError:
         return VerifyError(
-            what=f"{message}\n{_excerpt(graph, index)}",
+            what="\n".join([message, *_excerpt(graph, index)]),
             where=f"graph {graph.name} after {stage}",
             hint="this is a fault of the pass just run; RUDAGRAPH_DUMP=dir writes every stage",
         )
@@ -131,13 +131,13 @@ def _types(types: tuple[object, ...]) -> str:
     return "(" + ", ".join(map(str, types)) + ")"
 
 
-def _excerpt(graph: Graph, index: int | None) -> str:
+def _excerpt(graph: Graph, index: int | None) -> list[str]:
     if index is None:
-        return ""
+        return []
     lines: list[str] = []
     for at in range(max(0, index - 2), min(len(graph.ops), index + 2)):
         text = print_op(graph.ops[at]).splitlines()
         lines += ["  " + line for line in text]
         if at == index:
             lines.append("  ^ here")
-    return "\n".join(lines)
+    return lines
