@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "errors": set[str](),
     "options": {"errors"},
     "ir": _BASE,
-    "capture": _BASE | {"ir"},
+    "capture": _BASE | {"ir", "runtime"},  # the structure of calls and outputs
     "passes": _BASE | {"ir"},
     "schedule": _BASE | {"ir"},
     "codegen": _BASE | {"ir", "schedule"},

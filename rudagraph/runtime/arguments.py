@@ -1,0 +1,188 @@
+"""A call's arguments, bound to forward's parameters and flattened: once as a tree, then fast.
+
+Input: args, kwargs and targets of a call. Output: the tensors in the order of forward's parameters
+and a key that is equal for calls of one structure, however they were written. Invariant: order and
+paths depend on the parameter names alone, not on which arguments were passed by keyword.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rudagraph.errors import ContractError
+from rudagraph.ir.tree import CallTree, Tree, tensor_leaves
+from rudagraph.runtime.structure import builder, join, kind_of, members, take_apart
+
+_MISSING = object()
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_CONSTANTS = (bool, int, str, type(None), bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One passed argument: its path, its place in args + kwargs, and its default."""
+
+    path: str
+    position: int
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedCall:
+    """A call taken apart for the compiler: tree, tensors and their paths, and the lookup key."""
+
+    tree: CallTree
+    leaves: tuple[torch.Tensor, ...]
+    paths: tuple[str, ...]
+    key: tuple[Any, ...]
+    # path and tree of each argument that was passed
+    arguments: tuple[tuple[str, Tree], ...]
+
+
+class Arguments:
+    """Flattens the calls of one model."""
+
+    def __init__(self, forward: Callable[..., Any], name: str = "forward") -> None:
+        self.name = name
+        self.signature = inspect.signature(forward)
+        self._slots: dict[tuple[Any, ...], tuple[_Slot, ...]] = {}
+
+    def flatten(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...] = ()
+    ) -> tuple[list[torch.Tensor], tuple[Any, ...]]:
+        """The tensors of a call and its key."""
+        form = (len(args), *kwargs)
+        slots = self._slots.get(form)
+        if slots is None:
+            slots = self._slots[form] = self._bind(args, kwargs)
+        values = (*args, *kwargs.values()) if kwargs else args
+        leaves: list[torch.Tensor] = []
+        key: list[Any] = []
+        for slot in slots:
+            value = values[slot.position]
+            kind = type(value)
+            if kind in _PLAIN_TENSORS:
+                leaves.append(value)
+                key.append(slot.path)
+                continue
+            default = slot.default
+            if value is default or (
+                kind is type(default) and kind in _CONSTANTS and value == default
+            ):
+                continue
+            key.append((slot.path, _key(value, slot.path, leaves)))
+        if targets:
+            key.append(("targets", _key(targets, "targets", leaves)))
+        return leaves, tuple(key)
+
+    def describe(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...] = ()
+    ) -> DescribedCall:
+        """The call as data. Tensors in the same order as `flatten` gives them."""
+        slots = self._bind(args, kwargs)
+        values = (*args, *kwargs.values())
+        leaves: list[torch.Tensor] = []
+        trees: dict[int, Tree] = {}
+        arguments: list[tuple[str, Tree]] = []
+        for slot in slots:
+            tree = take_apart(values[slot.position], slot.path, leaves)
+            trees[slot.position] = tree
+            arguments.append((slot.path, tree))
+        positional = tuple(trees[index] for index in range(len(args)))
+        keywords = tuple((name, trees[len(args) + index]) for index, name in enumerate(kwargs))
+        after = tuple(
+            take_apart(target, f"targets[{index}]", leaves) for index, target in enumerate(targets)
+        )
+        arguments += [(f"targets[{index}]", tree) for index, tree in enumerate(after)]
+        _, key = self.flatten(args, kwargs, targets)
+        return DescribedCall(
+            tree=CallTree(positional, keywords, after),
+            leaves=tuple(leaves),
+            paths=tuple(_paths(arguments)),
+            key=key,
+            arguments=tuple(arguments),
+        )
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Slot, ...]:
+        """Slots in the order of forward's parameters; ContractError where the call does not fit."""
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ContractError(
+                f"the arguments do not fit {self.name}: {error}",
+                f"{self.name}{self.signature}",
+                "call the step with the arguments that the model takes",
+            ) from None
+        slots: list[_Slot] = []
+        places = {name: len(args) + index for index, name in enumerate(kwargs)}
+        position = 0
+        for name, parameter in self.signature.parameters.items():
+            default = _MISSING if parameter.default is parameter.empty else parameter.default
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                for index in range(position, len(args)):
+                    slots.append(_Slot(f"{name}[{index - position}]", index, _MISSING))
+                position = len(args)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                slots += [_Slot(extra, places[extra], _MISSING) for extra in sorted(places)]
+            elif position < len(args) and parameter.kind is not parameter.KEYWORD_ONLY:
+                slots.append(_Slot(name, position, default))
+                position += 1
+            elif name in places:
+                slots.append(_Slot(name, places.pop(name), default))
+        return tuple(slots)
+
+
+def call_builder(
+    tree: CallTree,
+) -> Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]]:
+    """A function from flat tensors to (args, kwargs, targets), spelled as the user did."""
+    positional = [builder(child) for child in tree.positional]
+    keywords = [(name, builder(child)) for name, child in tree.keywords]
+    targets = [builder(child) for child in tree.targets]
+
+    def build(leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+        return (
+            tuple(child(leaves) for child in positional),
+            {name: child(leaves) for name, child in keywords},
+            tuple(child(leaves) for child in targets),
+        )
+
+    return build
+
+
+def _key(value: Any, path: str, leaves: list[torch.Tensor]) -> Any:
+    """What two values of one structure have in common; their tensors are appended to `leaves`."""
+    if isinstance(value, torch.Tensor):
+        leaves.append(value)
+        return torch.Tensor
+    if isinstance(value, float | complex):
+        return type(value), repr(value)  # NaN equals itself, -0.0 is not 0.0
+    if isinstance(value, _CONSTANTS):
+        return type(value), value
+    kind = kind_of(value)
+    if kind is None:
+        return _opaque_key(value, path)
+    keys, children = members(value, kind)
+    inner = [
+        _key(child, join(path, key, kind), leaves)
+        for key, child in zip(keys, children, strict=True)
+    ]
+    return type(value), keys, tuple(inner)
+
+
+def _opaque_key(value: Any, path: str) -> Any:
+    take_apart(value, path, [])  # raises for what has no known structure
+    try:
+        hash(value)
+    except TypeError:
+        return type(value), repr(value)
+    return type(value), value
+
+
+def _paths(arguments: Sequence[tuple[str, Tree]]) -> list[str]:
+    return [leaf.path for _, tree in arguments for leaf in tensor_leaves(tree)]
