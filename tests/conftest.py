@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+# Idle OpenMP threads of one test process spin, and starve the other: three times slower on two
+# cores. Read when torch is loaded, which happens later.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 class Tolerance(NamedTuple):
