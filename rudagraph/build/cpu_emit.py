@@ -101,9 +101,11 @@ class Scalar:
         return self.constant(other) / self
 
     def __neg__(self) -> Scalar:
-        if self.kind.is_floating:
-            return Scalar(self.builder, self.builder.fneg(self.value), self.kind)
-        return self.constant(0) - self
+        if not self.kind.is_floating:
+            return self.constant(0) - self
+        if other_target(self) is not None:
+            return self.constant(-0.0) - self
+        return Scalar(self.builder, self.builder.fneg(self.value), self.kind)
 
     def __and__(self, other: Scalar | Number) -> Scalar:
         return self._arithmetic(None, "and_", other)
@@ -163,6 +165,9 @@ class Scalar:
     def intrinsic(self, name: str, *others: Scalar | Number) -> Scalar:
         """An LLVM intrinsic over values of this kind, `llvm.NAME.f32`."""
         values = [self, *(self._same(other) for other in others)]
+        special = other_target(self)
+        if special is not None:
+            return special(name, values)
         suffix = f"f{self.kind.bits}" if self.kind.is_floating else f"i{self.kind.bits}"
         function = declare(
             self.builder.module,
@@ -187,6 +192,15 @@ class Scalar:
             raise TypingError(f"no such arithmetic on {self.kind}")
         make = getattr(self.builder, name)
         return Scalar(self.builder, make(self.value, self._same(other).value), self.kind)
+
+
+# Triple of a module for another target -> how intrinsics and libm functions are called there.
+OTHER_TARGETS: dict[str, Callable[[str, list[Scalar]], Scalar]] = {}
+
+
+def other_target(value: Scalar) -> Callable[[str, list[Scalar]], Scalar] | None:
+    """How the target of this value's module calls a function by name; None for the CPU."""
+    return OTHER_TARGETS.get(value.builder.module.triple)
 
 
 def select(condition: Scalar, first: Scalar, second: Scalar | Number) -> Scalar:

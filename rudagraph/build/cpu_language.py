@@ -6,6 +6,17 @@ comparisons, and the functions below. A literal takes its kind from a cast: `flo
 arithmetic is fine). f16, bf16 and f32 are computed in f32, f64 in f64.
 """
 
+from rudagraph.build.cpu_activations import (
+    gelu_erf,
+    gelu_erf_backward,
+    gelu_tanh,
+    gelu_tanh_backward,
+    sigmoid,
+    sigmoid_backward,
+    silu,
+    silu_backward,
+    tanh_backward,
+)
 from rudagraph.build.cpu_math import (
     acos,
     asin,
@@ -21,10 +32,6 @@ from rudagraph.build.cpu_math import (
     expm1,
     floor,
     fma,
-    gelu_erf,
-    gelu_erf_backward,
-    gelu_tanh,
-    gelu_tanh_backward,
     isinf,
     isnan,
     log,
@@ -34,16 +41,11 @@ from rudagraph.build.cpu_math import (
     reciprocal,
     round,
     rsqrt,
-    sigmoid,
-    sigmoid_backward,
-    silu,
-    silu_backward,
     sin,
     sinh,
     sqrt,
     tan,
     tanh,
-    tanh_backward,
     trunc,
 )
 from rudagraph.build.cpu_memory import (
@@ -122,6 +124,12 @@ from rudagraph.build.cpu_numbers import (
     uint32,
     uint64,
     where,
+)
+from rudagraph.build.cpu_random import (
+    philox_row,
+    philox_row_32,
+    random_u16,
+    random_u32,
 )
 
 # The brief name of `where`, and constants that a literal cannot write.
@@ -202,7 +210,11 @@ __all__ = [
     "nan",
     "ne",
     "neg",
+    "philox_row",
+    "philox_row_32",
     "pow",
+    "random_u16",
+    "random_u32",
     "reciprocal",
     "relu",
     "remainder",

@@ -23,6 +23,7 @@ from rudagraph.build.cpu_emit import (
     Scalar,
     declare,
     operation,
+    other_target,
     predicate,
     same,
     select,
@@ -36,6 +37,9 @@ _LOG2_E = 1.44269504
 
 def _libm(name: str, *arguments: Scalar) -> Scalar:
     """A double of libm; f32 arguments go there and back, which rounds once."""
+    special = other_target(arguments[0])
+    if special is not None:
+        return special(name, list(arguments))
     builder = arguments[0].builder
     double = ir.DoubleType()
     function = declare(
@@ -118,24 +122,21 @@ def reciprocal(x: Scalar) -> Scalar:
 
 # ---- exponentials
 
-_EXP = (
-    1.9875691500e-4,
-    1.3981999507e-3,
-    8.3334519073e-3,
-    4.1665795894e-2,
-    1.6666665459e-1,
-    5.0000001201e-1,
-)
+# (e**r - 1 - r) / r**2 for |r| < 0.347, and one power more for expm1
+_EXP = (1.39465529e-3, 8.3692321e-3, 4.16662618e-2, 1.66665153e-1, 0.500000008)
+_EXPM1 = (1.99097943e-4, 1.39465529e-3, 8.33328029e-3, 4.16662618e-2, 1.66666668e-1, 0.500000008)
 
 
-def _exp_parts(x: Scalar) -> tuple[Scalar, Scalar]:
-    """For x in -104…89 or NaN: (exp(r) - 1, bits whose low 9 hold n), x = n * log(2) + r."""
+def _reduce(x: Scalar) -> tuple[Scalar, Scalar]:
+    """For x in -104…89 or NaN: (r, bits whose low 9 hold n), x = n * log(2) + r."""
     shifted = fused(x, _LOG2_E, _MAGIC)
     n = shifted - _MAGIC
     r = fused(-n, 0.693145752, x)
-    r = fused(-n, 1.42860677e-6, r)
-    p = polynomial(r, _EXP)
-    return fused(p * r, r, r), shifted.bits(I32)
+    return fused(-n, 1.42860677e-6, r), shifted.bits(I32)
+
+
+def _exp_reduced(r: Scalar) -> Scalar:
+    return polynomial(r, (*_EXP, 1.0, 1.0))
 
 
 def _scale(value: Scalar, n_bits: Scalar) -> Scalar:
@@ -150,8 +151,8 @@ def exp(x: Scalar) -> Scalar:
     """e**x: at most 1 ulp, subnormal results included."""
     if x.kind is F64:
         return _libm("exp", x)
-    reduced, n_bits = _exp_parts(clamp_keeping_nan(x, -104.0, 89.0))
-    return _scale(reduced + 1.0, n_bits)
+    r, n_bits = _reduce(clamp_keeping_nan(x, -104.0, 89.0))
+    return _scale(_exp_reduced(r), n_bits)
 
 
 @operation(same(*_FLOATS))
@@ -160,10 +161,10 @@ def exp_nonpositive(x: Scalar) -> Scalar:
     if x.kind is F64:
         return _libm("exp", x)
     low = -87.3
-    reduced, n_bits = _exp_parts(select(x < low, x.constant(low), x))
+    r, n_bits = _reduce(select(x < low, x.constant(low), x))
     # The low bits of n shifted into the exponent; 127 << 23 is the bias.
     scale = ((n_bits << 23) + 0x3F800000).bits(F32)
-    return select(x < low, x.constant(0.0), (reduced + 1.0) * scale)
+    return select(x < low, x.constant(0.0), _exp_reduced(r) * scale)
 
 
 @operation(same(*_FLOATS))
@@ -171,7 +172,8 @@ def expm1(x: Scalar) -> Scalar:
     """e**x - 1: at most 1.5 ulp."""
     if x.kind is F64:
         return _libm("expm1", x)
-    reduced, n_bits = _exp_parts(clamp_keeping_nan(x, -30.0, 89.0))
+    r, n_bits = _reduce(clamp_keeping_nan(x, -30.0, 89.0))
+    reduced = fused(polynomial(r, _EXPM1) * r, r, r)
     # n is at most 128: 2**n as 2 * 2**(n - 1) stays finite until the last step.
     half = power_of_two(n_bits - (0x4B400000 + 1))
     result = fused(reduced, half, half - 0.5)
@@ -187,8 +189,7 @@ def exp2(x: Scalar) -> Scalar:
     y = clamp_keeping_nan(x, -151.0, 129.0)
     shifted = y + _MAGIC
     r = (y - (shifted - _MAGIC)) * 0.693147181
-    p = polynomial(r, _EXP)
-    return _scale(fused(p * r, r, r) + 1.0, shifted.bits(I32))
+    return _scale(_exp_reduced(r), shifted.bits(I32))
 
 
 # ---- logarithms
@@ -288,15 +289,7 @@ def log1p(x: Scalar) -> Scalar:
     return select(x < -1.0, x.constant(math.nan), value)
 
 
-# ---- sigmoids and error functions
-
-
-@operation(same(*_FLOATS))
-def sigmoid(x: Scalar) -> Scalar:
-    """1 / (1 + e**-x): at most 2 ulp."""
-    # exp of -|x| cannot overflow, and keeps the left tail exact down to subnormals.
-    e = exp(-x.intrinsic("fabs"))
-    return select(x < 0.0, e, x.constant(1.0)) / (e + 1.0)
+# ---- tanh and the error function
 
 
 _TANH = (
@@ -315,9 +308,9 @@ def tanh(x: Scalar) -> Scalar:
         return _libm("tanh", x)
     size = x.intrinsic("fabs")
     square = x * x
-    near = fused(polynomial(square, _TANH) * square, x, x)
+    near = fused(polynomial(square, _TANH) * square, size, size)
     e = exp_nonpositive(size * -2.0)
-    return select(size > 0.625, copy_sign((1.0 - e) / (e + 1.0), x), near)
+    return copy_sign(select(size > 0.625, (1.0 - e) / (e + 1.0), near), x)
 
 
 _ERF_FAR = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2)
@@ -346,125 +339,6 @@ def erf(x: Scalar) -> Scalar:
     far = copy_sign(1.0 - exp_nonpositive(r), x)
     near = fused(polynomial(square, _ERF_NEAR), x, x)
     return select(size > 0.927734375, far, near)
-
-
-_ERF_TOP = (
-    -2.72614225801306e-10,
-    2.77068142495902e-08,
-    -2.10102402082508e-06,
-    -5.69250639462346e-05,
-    -7.34990630326855e-04,
-    -2.95459980854025e-03,
-    -1.60960333262415e-02,
-)
-_ERF_BOTTOM = (
-    -1.45660718464996e-05,
-    -2.13374055278905e-04,
-    -1.68282697438203e-03,
-    -7.37332916720468e-03,
-    -1.42647390514189e-02,
-)
-_TANH_TOP = (
-    -2.76076847742355e-16,
-    2.00018790482477e-13,
-    -8.60467152213735e-11,
-    5.12229709037114e-08,
-    1.48572235717979e-05,
-    6.37261928875436e-04,
-    4.89352455891786e-03,
-)
-_TANH_BOTTOM = (
-    1.19825839466702e-06,
-    1.18534705686654e-04,
-    2.26843463243900e-03,
-    4.89352518554385e-03,
-)
-
-
-def _rational(x: Scalar, limit: float, top: Sequence[float], bottom: Sequence[float]) -> Scalar:
-    """An odd function that is ±1 beyond the limit; half the cost of one with an exponential."""
-    y = clamp_keeping_nan(x, -limit, limit)
-    square = y * y
-    value = y * polynomial(square, top) / polynomial(square, bottom)
-    # At the limit the quotient misses 1 by some 1e-8, which a factor x would make visible.
-    return select(x.intrinsic("fabs") >= limit, copy_sign(x.constant(1.0), x), value)
-
-
-def _erf_fast(x: Scalar) -> Scalar:
-    """At most 6 ulp, 4e-7 absolute."""
-    return _libm("erf", x) if x.kind is F64 else _rational(x, 4.0, _ERF_TOP, _ERF_BOTTOM)
-
-
-def _tanh_fast(x: Scalar) -> Scalar:
-    """At most 6 ulp, 4e-7 absolute."""
-    if x.kind is F64:
-        return _libm("tanh", x)
-    return _rational(x, 7.90531110763549805, _TANH_TOP, _TANH_BOTTOM)
-
-
-# ---- activations and their derivatives
-
-
-@operation(same(*_FLOATS))
-def silu(x: Scalar) -> Scalar:
-    """x * sigmoid(x): at most 3 ulp."""
-    return x * sigmoid(x)
-
-
-@operation(same(*_FLOATS))
-def silu_backward(gradient: Scalar, x: Scalar) -> Scalar:
-    """gradient * d silu / dx."""
-    s = sigmoid(x)
-    return gradient * s * (1.0 + x * (1.0 - s))
-
-
-@operation(same(*_FLOATS), small=True)
-def sigmoid_backward(gradient: Scalar, result: Scalar) -> Scalar:
-    """From the forward result."""
-    return gradient * (1.0 - result) * result
-
-
-@operation(same(*_FLOATS), small=True)
-def tanh_backward(gradient: Scalar, result: Scalar) -> Scalar:
-    """From the forward result."""
-    return gradient * (1.0 - result * result)
-
-
-def _normal_cdf(x: Scalar) -> Scalar:
-    return (1.0 + _erf_fast(x * math.sqrt(0.5))) * 0.5
-
-
-@operation(same(*_FLOATS))
-def gelu_erf(x: Scalar) -> Scalar:
-    """x * Phi(x): absolute error at most 3e-7 * |x|; the tail is as coarse as PyTorch's."""
-    return x * _normal_cdf(x)
-
-
-@operation(same(*_FLOATS))
-def gelu_erf_backward(gradient: Scalar, x: Scalar) -> Scalar:
-    """gradient * (Phi(x) + x * phi(x))."""
-    density = exp_nonpositive(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
-    return gradient * (_normal_cdf(x) + x * density)
-
-
-_BETA = math.sqrt(2.0 / math.pi)
-_CUBIC = 0.044715
-
-
-@operation(same(*_FLOATS))
-def gelu_tanh(x: Scalar) -> Scalar:
-    """The tanh form of gelu: absolute error at most 3e-7 * |x|."""
-    inner = (x + x * x * x * _CUBIC) * _BETA
-    return x * 0.5 * (1.0 + _tanh_fast(inner))
-
-
-@operation(same(*_FLOATS))
-def gelu_tanh_backward(gradient: Scalar, x: Scalar) -> Scalar:
-    """gradient * d gelu_tanh / dx."""
-    square = x * x
-    t = _tanh_fast((x + x * square * _CUBIC) * _BETA)
-    slope = (square * (3.0 * _CUBIC) + 1.0) * _BETA
-    return gradient * ((1.0 + t) * 0.5 + x * 0.5 * (1.0 - t * t) * slope)
 
 
 # ---- rounding and tests, also for integers, where they change nothing
