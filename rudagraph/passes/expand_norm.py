@@ -1,0 +1,156 @@
+"""layer_norm, rms_norm and their derivatives as primitives.
+
+The variance is the mean of squared deviations from the mean, never E[x²]-E[x]². Everything between
+the operands and the one rounding of each result is in the compute type; only the llama style rounds
+x̂ before the weight, as the model it comes from does.
+
+    %y, %mean, %rstd = layer_norm(%x, %weight, %bias) [axes=1, epsilon=1e-05]
+becomes
+    %centred = sub(%x, %mean)         %mean = mean(%x)
+    %rstd = rsqrt(%shifted)           %shifted = add(mean(mul(%centred, %centred)), 1e-05)
+    %y = add(mul(mul(%centred, %rstd), %weight), %bias)
+"""
+
+from __future__ import annotations
+
+from rudagraph.ir.graph import Attribute, Value
+from rudagraph.ir.types import DType
+from rudagraph.passes.expansion import Expansion, merged_tail
+
+
+def expand_layer_norm(e: Expansion) -> None:
+    y, mean_result, rstd_result = e.op.results
+    axes, x = e.integer("axes"), _input(e, 0)
+    weight, bias = _affine(e, 1), _affine(e, 2)
+    mean = _statistic(e, mean_result, "mean", x, axes)
+    centred = e.one("centred", "sub", x, mean)
+    square = e.one("square", "mul", centred, centred)
+    variance = e.row("mean", square, "variance")
+    shifted = e.one("shifted", "add", variance, e.number("epsilon"))
+    rstd = _statistic(e, rstd_result, "rsqrt", shifted, axes)
+    normal = e.one("normal", "mul", centred, rstd)
+    _finish(e, y, _scale_and_shift(e, normal, weight, bias))
+
+
+def expand_rms_norm(e: Expansion) -> None:
+    y, rstd_result = e.op.results
+    x, weight = _input(e, 0), _affine(e, 1)
+    square = e.one("square", "mul", x, x)
+    mean = e.row("mean", square, "mean_square")
+    shifted = e.one("shifted", "add", mean, e.number("epsilon"))
+    rstd = _statistic(e, rstd_result, "rsqrt", shifted, e.integer("axes"))
+    normal = e.one("normal", "mul", x, rstd)
+    if e.op["style"] == "llama":
+        normal = _rounded(e, normal, y.type.dtype)
+    _finish(e, y, _scale_and_shift(e, normal, _rms_weight(e, weight), None))
+
+
+def expand_layer_norm_backward(e: Expansion) -> None:
+    gradient, x = _input(e, 0), _input(e, 1)
+    mean, rstd = (_saved_statistic(e, e.value(index), x) for index in (2, 3))
+    weight = _affine(e, 4)
+    centred = e.one("centred", "sub", x, mean)
+    normal = e.one("normal", "mul", centred, rstd)
+    results = _results(e)
+    if results[0] is not None:
+        inner = gradient if weight is None else e.one("scaled", "mul", gradient, weight)
+        along = _projection(e, inner, normal)
+        flat = e.one("flat", "sub", inner, e.row("mean", inner, "mean_gradient"))
+        difference = e.one("difference", "sub", flat, along)
+        _finish(e, results[0], e.one("dx", "mul", difference, rstd))
+    if results[1] is not None:
+        _column_sum(e, results[1], e.one("weighted", "mul", gradient, normal))
+    if results[2] is not None:
+        _column_sum(e, results[2], gradient)
+
+
+def expand_rms_norm_backward(e: Expansion) -> None:
+    gradient, x = _input(e, 0), _input(e, 1)
+    rstd, weight = _saved_statistic(e, e.value(2), x), _affine(e, 3)
+    normal = e.one("normal", "mul", x, rstd)
+    results = _results(e)
+    if results[0] is not None:
+        factor = _rms_weight(e, weight)
+        inner = gradient if factor is None else e.one("scaled", "mul", gradient, factor)
+        difference = e.one("difference", "sub", inner, _projection(e, inner, normal))
+        _finish(e, results[0], e.one("dx", "mul", difference, rstd))
+    if results[1] is not None:
+        if e.op["style"] == "llama":
+            normal = _rounded(e, normal, e.value(1).type.dtype)
+        _column_sum(e, results[1], e.one("weighted", "mul", gradient, normal))
+
+
+def _projection(e: Expansion, inner: Value, normal: Value) -> Value:
+    """The part of the gradient that lies along x̂."""
+    product = e.one("product", "mul", inner, normal)
+    return e.one("along", "mul", normal, e.row("mean", product, "mean_product"))
+
+
+def _input(e: Expansion, index: int) -> Value:
+    """A full operand with its normalised axes made one, in the compute type."""
+    value = e.value(index)
+    return e.wide(e.reshape(value, merged_tail(value.type, e.integer("axes"))))
+
+
+def _affine(e: Expansion, index: int) -> Value | None:
+    value = e.optional(index)
+    if value is None:
+        return None
+    return e.wide(e.reshape(value, (value.type.numel,)))
+
+
+def _rms_weight(e: Expansion, weight: Value | None) -> Value | None:
+    if weight is None or e.op["style"] != "gemma":
+        return weight
+    return e.one("factor", "add", weight, 1)
+
+
+def _scale_and_shift(
+    e: Expansion, normal: Value, weight: Value | None, bias: Value | None
+) -> Value:
+    value = normal if weight is None else e.one("scaled", "mul", normal, weight)
+    return value if bias is None else e.one("affine", "add", value, bias)
+
+
+def _statistic(e: Expansion, result: Value, opcode: str, value: Value, axes: int) -> Value:
+    """A row statistic under the composite's own name, with as many axes as it has."""
+    reduced: dict[str, Attribute] = {}
+    if opcode != "rsqrt":
+        reduced = {"axes": (value.type.rank - 1,), "keepdim": True}
+    if axes == 1:
+        return e.define(result, opcode, value, **reduced)
+    suffix = result.name.rpartition(".")[2]
+    statistic = e.one(f"row.{suffix}", opcode, value, **reduced)
+    e.define_reshape(result, statistic)
+    return statistic
+
+
+def _saved_statistic(e: Expansion, value: Value, x: Value) -> Value:
+    return e.reshape(value, (*x.type.shape[:-1], 1))
+
+
+def _rounded(e: Expansion, value: Value, dtype: DType) -> Value:
+    return e.wide(e.cast(value, dtype, "normal.rounded"))
+
+
+def _finish(e: Expansion, result: Value, value: Value) -> None:
+    """Round to the result's type and undo the merging of axes."""
+    if value.type.shape == result.type.shape:
+        e.define_cast(result, value)
+    else:
+        e.define_reshape(result, e.cast(value, result.type.dtype))
+
+
+def _column_sum(e: Expansion, result: Value, value: Value) -> None:
+    axes, dtype = tuple(range(value.type.rank - 1)), result.type.dtype
+    if result.type.rank == 1:
+        e.define(result, "sum", value, axes=axes, keepdim=False, dtype=dtype)
+    else:
+        total = e.one("total", "sum", value, axes=axes, keepdim=False, dtype=dtype)
+        e.define_reshape(result, total)
+
+
+def _results(e: Expansion) -> list[Value | None]:
+    """The op's results with None where `needs` says that one is not asked for."""
+    given = iter(e.op.results)
+    return [next(given) if needed else None for needed in e.flags("needs")]
