@@ -1,0 +1,1 @@
+"""Ops -> kernel source text; never compiles, never imports a compiler."""

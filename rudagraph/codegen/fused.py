@@ -1,0 +1,110 @@
+"""A fused op as kernel calls: nest, stages, cut, the rows kernel, and the finishing of sums.
+
+Input: the op and the strides of its operands and results. Output: Lowered. Invariant: what the
+calls compute does not depend on threads, nor on which operands share memory with results.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rudagraph.codegen.domain import Nest, body_nest, result_access
+from rudagraph.codegen.expressions import accumulator_dtype
+from rudagraph.codegen.launch import cut
+from rudagraph.codegen.memory import Partial, Scratch, lay_out_partials
+from rudagraph.codegen.rows import RowsKernel
+from rudagraph.codegen.source import describe, kernel_call
+from rudagraph.codegen.stages import Place, Stages
+from rudagraph.codegen.sums import finish_call
+from rudagraph.ir.graph import Op
+from rudagraph.schedule.lowered import KernelCall, Lowered, Strides
+
+
+def lower_fused(
+    op: Op,
+    operand_strides: tuple[Strides | None, ...],
+    result_strides: tuple[Strides, ...],
+    shared: tuple[tuple[int, int], ...],
+) -> Lowered:
+    """Kernel calls of a fused op; `shared` are (operand, result) pairs in the same memory."""
+    body = op.body
+    assert body is not None, "a fused op has a body"
+    nest = body_nest(body, operand_strides, result_strides)
+    stages = Stages(body, nest)
+    title = kernel_title(op)
+    partials, workspaces = _partials(stages, workspace=0)
+    if nest.rows == 0 or (nest.inner == 0 and not nest.outer):
+        return Lowered(_finish(title, stages, partials, blocks=0))
+    divisible = len(stages.passes) == 1 and not stages.passes[0].row_sums
+    cutting = cut(nest, stages.element_cost(), divisible=divisible, partials=bool(partials))
+    two_stages = bool(partials) and cutting.blocks > 1
+    sizes = [step * cutting.blocks for step in workspaces]
+    if partials and not two_stages and not any(partial.is_column for partial in partials):
+        sizes = []
+    kernel = RowsKernel(
+        stages, cutting, dict(shared), Scratch(len(sizes)), {p.result: p for p in partials}
+    )
+    kernel.write()
+    extent = nest.rows * cutting.pieces
+    docstring = [_summary(nest), "", *describe(body)]
+    call = kernel_call(title, docstring, kernel.lines, kernel.parameters, extent, cutting.blocks)
+    second = _finish(title, stages, partials, cutting.blocks) if two_stages else ()
+    if kernel.scratch.block_bytes:
+        sizes.append(kernel.scratch.block_bytes * cutting.blocks)
+    return Lowered((call, *second), tuple(sizes), _inplace(stages))
+
+
+def kernel_title(op: Op) -> str:
+    """What a kernel's name begins with: its first result, without layer numbers."""
+    assert op.body is not None
+    name = op.body.outputs[0].value.name if op.body.outputs else op.opcode
+    return re.sub(r"\W+", "_", name).strip("_") or op.opcode
+
+
+def _summary(nest: Nest) -> str:
+    return f"{nest.rows} rows of {nest.inner}."
+
+
+def _partials(stages: Stages, workspace: int) -> tuple[list[Partial], list[int]]:
+    sums = []
+    for index in range(len(stages.results)):
+        op = stages.sum_op(index)
+        if op is not None:
+            column = stages.is_column(index)
+            columns = stages.nest.inner if column else 1
+            sums.append((index, accumulator_dtype(op), columns, column))
+    if not sums:
+        return [], []
+    partials, step = lay_out_partials(sums, workspace)
+    return partials, [step]
+
+
+def _finish(
+    title: str, stages: Stages, partials: list[Partial], blocks: int
+) -> tuple[KernelCall, ...]:
+    if not partials:
+        return ()
+    ops = {index: op for index in range(len(stages.results)) if (op := stages.sum_op(index))}
+    return (finish_call(title, ops, partials, blocks),)
+
+
+def _inplace(stages: Stages) -> tuple[tuple[int, int], ...]:
+    """Pairs (operand, result) whose elements lie alike, the operand read for the last time before.
+
+    Only elements qualify: what is read once per row may be read by several blocks.
+    """
+    nest = stages.nest
+    pairs = []
+    for index, port in enumerate(stages.body.inputs):
+        for number, value in enumerate(stages.results):
+            same_type = (
+                port.value.type == value.type and stages.place.get(port.value) is Place.ELEMENT
+            )
+            if not same_type or stages.sum_op(number) is not None:
+                continue
+            same_steps = nest.strides[port.value.name] == nest.strides[result_access(number)]
+            is_element = nest.inner_stride(result_access(number)) != 0
+            stored = stages.stage[value]
+            if same_steps and is_element and 0 <= stages.last_read(port.value) <= stored:
+                pairs.append((index, number))
+    return tuple(pairs)

@@ -1,0 +1,370 @@
+"""The loop shape of fused bodies on a CPU: rows, and passes over each row.
+
+    for row in range(begin, end):
+        at = row * 1024
+        h_sum = float32(0.0)
+        for j in range(1024): …            one loop per pass of stages.py
+        mean = …                           once per row, between passes
+
+Input: the stages of a body. Output: lines and pointers of its kernel. Invariant: all loads of an
+element come before its stores, so a result may take an operand's place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rudagraph.codegen.domain import result_access
+from rudagraph.codegen.expressions import (
+    RESERVED,
+    ROUNDED,
+    accumulator_dtype,
+    convert,
+    fold,
+    literal,
+    rounded,
+)
+from rudagraph.codegen.indexing import Indexing
+from rudagraph.codegen.launch import Cut
+from rudagraph.codegen.memory import Partial, Scratch
+from rudagraph.codegen.scalars import finished, folds_exactly, needs_rounding, register_text
+from rudagraph.codegen.source import Lines, Names, Parameters
+from rudagraph.codegen.stages import Pass, Place, Source, Stages
+from rudagraph.codegen.sums import finish_partial
+from rudagraph.ir.graph import Op, Value
+from rudagraph.ir.ops import Tag, has
+from rudagraph.ir.types import DType
+from rudagraph.schedule.lowered import KernelArgument
+
+
+@dataclass
+class RowsKernel:
+    """Writes the lines of one kernel over the rows of a body."""
+
+    stages: Stages
+    cut: Cut
+    shared: dict[int, int]  # operand -> result in the same memory
+    scratch: Scratch
+    partials: dict[int, Partial]  # by result
+    lines: Lines = field(default_factory=lambda: Lines(depth=1))
+    names: Names = field(default_factory=lambda: Names(RESERVED))
+    parameters: Parameters = field(default_factory=Parameters)
+
+    def __post_init__(self) -> None:
+        self.nest = self.stages.nest
+        self._register: dict[Value, str] = {}
+        self._pointer: dict[str, str] = {}  # by access
+        self._kept: dict[Value, str] = {}  # scratch row of a kept value or of random words
+        self._partial: dict[int, str] = {}  # partial row of a column sum
+        self._total: dict[int, str] = {}  # register of any other sum
+        self._loaded: set[Value] = set()  # operands once and per row
+        self._unrounded: set[Value] = set()
+
+    def write(self) -> None:
+        """All lines of the kernel."""
+        piece = self.names.fresh("piece" if self.cut.pieces > 1 else "row")
+        row = self.names.fresh("row") if self.cut.pieces > 1 else piece
+        start = self.names.fresh("start") if self.cut.pieces > 1 else ""
+        self.index = Indexing(self.nest, row, self.names.fresh("j"), start)
+        self.count = str(self.cut.length)
+        self._declare_operands()
+        self._declare_results()
+        self._declare_scratch()
+        self._need(tuple(port.value for port in self.stages.body.inputs), Place.ONCE)
+        for op in self.stages.once_ops:
+            self._compute(op)
+        self._start_sums()
+        with self.lines.block(f"for {piece} in range(begin, end):"):
+            if start:
+                self._locate_piece(piece, row, start)
+            self.index.declare(self.lines, self.names, self._accesses())
+            for current in self.stages.passes:
+                self._between(current)
+                if current.has_loop:
+                    self._loop(current)
+        self._finish_sums()
+
+    # -- pointers
+
+    def _declare_operands(self) -> None:
+        used = {value for op in self.stages.body.ops for value in op.inputs}
+        used |= set(self.stages.results)
+        for index, port in enumerate(self.stages.body.inputs):
+            if port.value not in used:
+                continue
+            argument = KernelArgument("operand", index)
+            if index in self.shared:
+                argument = KernelArgument("result", self.shared[index])
+            name = self.names.fresh(f"{port.value.name}_pointer")
+            self._pointer[port.value.name] = self.parameters.add(
+                name, argument, written=index in self.shared
+            )
+
+    def _declare_results(self) -> None:
+        for index, value in enumerate(self.stages.results):
+            if index in self.partials and self.cut.blocks > 1:
+                continue  # the second kernel stores it
+            argument = KernelArgument("result", index)
+            known = argument in self.parameters.arguments
+            name = "" if known else self.names.fresh(f"{value.name}_pointer")
+            self._pointer[result_access(index)] = self.parameters.add(name, argument, written=True)
+
+    def _declare_scratch(self) -> None:
+        for value in self.stages.kept():
+            self._kept[value] = self.names.fresh(f"kept_{value.name}")
+            self.scratch.add(self._kept[value], self.cut.length * kept_dtype(value).size)
+        for op in (op for current in self.stages.passes for op in current.fills):
+            self._kept[op.result] = self.names.fresh(f"words_of_{op.result.name}")
+            length = self.cut.length if self._is(op.result, Place.ELEMENT) else 1
+            self.scratch.add(self._kept[op.result], length * (2 if op["bits"] == 16 else 4))
+        self.scratch.declare(self.lines, self.names, self.parameters)
+
+    def _accesses(self) -> list[str]:
+        counted = [
+            op.result.name
+            for op in self.stages.body.ops
+            if op.opcode == "iota" or has(op, Tag.RANDOM)
+        ]
+        return [*self._pointer, *counted]
+
+    def _locate_piece(self, piece: str, row: str, start: str) -> None:
+        pieces, length = self.cut.pieces, self.cut.length
+        if self.nest.rows == 1:
+            self.lines.add(f"{start} = {piece} * {length}")
+        else:
+            self.lines.add(f"{row} = {piece} // {pieces}")
+            self.lines.add(f"{start} = {piece} % {pieces} * {length}")
+        if self.nest.inner % length:
+            self.count = self.names.fresh("count")
+            self.lines.add(f"{self.count} = min({length}, {self.nest.inner} - {start})")
+
+    # -- once per row
+
+    def _between(self, current: Pass) -> None:
+        for op in current.row_ops:
+            self._need(op.inputs)
+            self._compute(op)
+        for op in current.fills:
+            if self._is(op.result, Place.ELEMENT):
+                self._fill(op, self.count)
+        for index in current.row_sums:
+            op = self._sum_op(index)
+            self._need(op.inputs)
+            self.lines.add(f"{self._total[index]} = {self._folded(op, self._total[index])}")
+        for index in current.row_stores:
+            value, access = self.stages.results[index], result_access(index)
+            self._need((value,))
+            store = self._store_text(value, self._pointer[access], self.index.at(access))
+            guard = self.index.guard(access)
+            if not guard:
+                self.lines.add(store)
+                continue
+            with self.lines.block(f"if {guard}:"):
+                self.lines.add(store)
+
+    def _fill(self, op: Op, count: str) -> None:
+        """Draw the random words of this row."""
+        key, first = self._register[op.inputs[0]], self.index.base(op.result.name)
+        draw = "philox_row" if op["bits"] == 16 else "philox_row_32"
+        self.lines.add(f"{draw}({self._kept[op.result]}, {count}, {key}, {op['stream']}, {first})")
+
+    def _need(self, values: tuple[Value, ...], place: Place = Place.ROW) -> None:
+        """Load the operands among the values that are read once per row (or once)."""
+        for value in values:
+            is_operand = value.name in self._pointer
+            if is_operand and value not in self._loaded and self._is(value, place):
+                self._loaded.add(value)
+                self._load(value, value.name)
+
+    # -- one pass
+
+    def _loop(self, current: Pass) -> None:
+        self._need_before(current)
+        accumulators = {op.result: self._accumulator(op, op.result.name) for op in current.folds}
+        parts = {
+            index: self._accumulator(self._sum_op(index), self.stages.results[index].name)
+            for index in current.sums
+            if index in self._total
+        }
+        with self.lines.block(f"for {self.index.element} in range({self.count}):"):
+            for value in self._ordered(current):
+                self._element(value, current)
+            for op in current.folds:
+                name = accumulators[op.result]
+                self.lines.add(f"{name} = {self._folded(op, name)}")
+            for index in current.sums:
+                self._add_to_sum(index, parts.get(index))
+            for value in current.keeps:
+                dtype, row = kept_dtype(value), self._kept[value]
+                register = self._register[value]
+                self.lines.add(f"store_{dtype}({row}, {self.index.element}, {register})")
+            for index in current.stores:
+                value, access = self.stages.results[index], result_access(index)
+                at = self.index.at(access)
+                self.lines.add(self._store_text(value, self._pointer[access], at))
+        for op in current.folds:
+            text = finished(op, accumulators[op.result])
+            is_exact = folds_exactly(op)
+            self._assign(op.result, text if is_exact else rounded(text, op.result.type.dtype))
+        for index, part in parts.items():
+            total, function = self._total[index], fold(self._sum_op(index)).function
+            self.lines.add(f"{total} = {function}({total}, {part})")
+
+    def _need_before(self, current: Pass) -> None:
+        """Everything read once per row that the loop uses must be there before it."""
+        for value, source in current.sources.items():
+            if source is Source.COMPUTED:
+                self._need(self.stages.producer[value].inputs)
+        for op in (*current.folds, *(self._sum_op(index) for index in current.sums)):
+            self._need(op.inputs)
+        self._need(tuple(self.stages.results[index] for index in current.stores))
+
+    def _ordered(self, current: Pass) -> list[Value]:
+        """Values of the pass, each after its operands, loads just before their first use."""
+        done: dict[Value, None] = {}
+
+        def visit(value: Value) -> None:
+            if value in done or value not in current.sources:
+                return
+            if current.sources[value] is Source.COMPUTED:
+                for operand in self.stages.producer[value].inputs:
+                    visit(operand)
+            done[value] = None
+
+        for op in self.stages.body.ops:
+            visit(op.result)
+        for port in self.stages.body.inputs:
+            visit(port.value)
+        return list(done)
+
+    def _element(self, value: Value, current: Pass) -> None:
+        match current.sources[value]:
+            case Source.OPERAND:
+                self._load(value, value.name)
+            case Source.STORED:
+                self._load(value, result_access(self.stages.results.index(value)))
+            case Source.KEPT:
+                row = self._kept[value]
+                self._assign(value, f"load_{kept_dtype(value)}({row}, {self.index.element})")
+            case Source.WORDS | Source.COMPUTED:
+                self._compute(self.stages.producer[value], self._only_stored(value, current))
+
+    def _only_stored(self, value: Value, current: Pass) -> bool:
+        """Whether all this pass does with the value is one store, which rounds by itself."""
+        stored = sum(self.stages.results[index] == value for index in current.stores)
+        if stored != 1 or value in current.keeps:
+            return False
+        computed = (v for v, source in current.sources.items() if source is Source.COMPUTED)
+        readers = [self.stages.producer[v] for v in computed]
+        readers += [*current.folds, *(self._sum_op(index) for index in current.sums)]
+        return not any(value in op.inputs for op in readers)
+
+    # -- reductions
+
+    def _accumulator(self, op: Op, hint: str) -> str:
+        kind = "sum" if op.opcode in ("sum", "mean") else op.opcode
+        name = self.names.fresh(f"{hint}_{kind}")
+        self.lines.add(f"{name} = {literal(fold(op).start, accumulator_dtype(op))}")
+        return name
+
+    def _folded(self, op: Op, accumulator: str) -> str:
+        operand = op.inputs[0]
+        value = convert(self._register[operand], operand.type.dtype, accumulator_dtype(op))
+        return f"{fold(op).function}({accumulator}, {value})"
+
+    def _sum_op(self, index: int) -> Op:
+        op = self.stages.sum_op(index)
+        assert op is not None, f"result {index} is no sum"
+        return op
+
+    def _start_sums(self) -> None:
+        for index, partial in self.partials.items():
+            op, name = self._sum_op(index), self.stages.results[index].name
+            if not self.stages.is_column(index):
+                self._total[index] = self.names.fresh(f"total_{name}")
+                start = literal(fold(op).start, partial.dtype)
+                self.lines.add(f"{self._total[index]} = {start}")
+                continue
+            self._partial[index] = self.names.fresh(f"partial_{name}")
+            self.lines.add(f"{self._partial[index]} = {self._own_partial(partial)}")
+            with self.lines.block(f"for {self.index.element} in range({partial.columns}):"):
+                start = literal(fold(op).start, partial.dtype)
+                row, at = self._partial[index], self.index.element
+                self.lines.add(f"store_{partial.dtype}({row}, {at}, {start})")
+
+    def _own_partial(self, partial: Partial) -> str:
+        """This block's part of the partial sums."""
+        argument = KernelArgument("workspace", partial.workspace)
+        known = argument in self.parameters.arguments
+        name = "" if known else self.names.fresh("partials")
+        pointer = self.parameters.add(name, argument, written=True)
+        return f"advance({pointer}, {partial.place('block')})"
+
+    def _add_to_sum(self, index: int, part: str | None) -> None:
+        op = self._sum_op(index)
+        if part is not None:
+            self.lines.add(f"{part} = {self._folded(op, part)}")
+            return
+        dtype, row = self.partials[index].dtype, self._partial[index]
+        at = self.index.element
+        at = f"{self.index.start} + {at}" if self.index.start else at
+        sum = self._folded(op, f"load_{dtype}({row}, {at})")
+        self.lines.add(f"store_{dtype}({row}, {at}, {sum})")
+
+    def _finish_sums(self) -> None:
+        """Leave totals in the block's part; with a single block, finish here."""
+        for index, partial in self.partials.items():
+            op = self._sum_op(index)
+            if self.cut.blocks == 1:
+                pointer = self._pointer[result_access(index)]
+                held = self._partial.get(index) or self._total[index]
+                finish_partial(self.lines, op, partial, held, pointer, self.index.element)
+            elif index in self._total:
+                own = self._own_partial(partial)
+                self.lines.add(f"store_{partial.dtype}({own}, 0, {self._total[index]})")
+
+    # -- registers
+
+    def _is(self, value: Value, place: Place) -> bool:
+        return self.stages.place.get(value) is place
+
+    def _assign(self, value: Value, text: str) -> None:
+        if value not in self._register:
+            self._register[value] = self.names.fresh(value.name)
+        self.lines.add(f"{self._register[value]} = {text}")
+
+    def _load(self, value: Value, access: str) -> None:
+        text = f"load_{value.type.dtype}({self._pointer[access]}, {self.index.at(access)})"
+        self._assign(value, text)
+
+    def _compute(self, op: Op, only_stored: bool = False) -> None:
+        place = ""
+        if op.opcode == "iota":
+            place = self.index.at(op.result.name)
+        elif has(op, Tag.RANDOM):
+            place = self._word(op)
+        text = register_text(op, [self._register[value] for value in op.inputs], place)
+        if needs_rounding(op) and only_stored:
+            self._unrounded.add(op.result)
+        elif needs_rounding(op):
+            self._unrounded.discard(op.result)
+            text = rounded(text, op.result.type.dtype)
+        self._assign(op.result, text)
+
+    def _word(self, op: Op) -> str:
+        is_element = self._is(op.result, Place.ELEMENT)
+        if not is_element:
+            self._fill(op, "1")
+        load = "load_u16" if op["bits"] == 16 else "load_u32"
+        return f"{load}({self._kept[op.result]}, {self.index.element if is_element else 0})"
+
+    def _store_text(self, value: Value, pointer: str, at: str) -> str:
+        dtype = value.type.dtype
+        is_rounded = dtype in ROUNDED and value not in self._unrounded
+        verb = f"store_{dtype}_rounded" if is_rounded else f"store_{dtype}"
+        return f"{verb}({pointer}, {at}, {self._register[value]})"
+
+
+def kept_dtype(value: Value) -> DType:
+    """The memory type of a kept value: its register's, so that nothing converts."""
+    return value.type.dtype.compute

@@ -1,0 +1,127 @@
+"""Text of a kernel: lines with indentation, unique readable names, the docstring, the hash.
+
+Input: what a loop shape wants to say. Output: a KernelSource. Invariant: equal ops give equal text
+and an equal name, wherever in the model they stand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import keyword
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from rudagraph.ir.graph import Graph
+from rudagraph.ir.text import print_graph
+from rudagraph.schedule.kernel import LEADING_PARAMETERS, KernelSource
+from rudagraph.schedule.lowered import KernelArgument, KernelCall
+
+CPU_PREAMBLE = "from rudagraph.build.cpu_language import *"
+
+
+@dataclass
+class Names:
+    """Python names of one kernel: readable, unique, none of the language's."""
+
+    reserved: frozenset[str]
+    _taken: set[str] = field(default_factory=set)
+
+    def fresh(self, hint: str) -> str:
+        """A new name after the hint: `norm.x` gives `norm_x`, then `norm_x_2`."""
+        base = re.sub(r"\W+", "_", hint).strip("_") or "value"
+        if base[0].isdigit():
+            base = f"value_{base}"
+        if base in self.reserved or keyword.iskeyword(base):
+            base = f"{base}_value"
+        name, count = base, 1
+        while name in self._taken or name in self.reserved:
+            count += 1
+            name = f"{base}_{count}"
+        self._taken.add(name)
+        return name
+
+
+@dataclass
+class Lines:
+    """Collects lines; `block` opens an indented one."""
+
+    lines: list[str] = field(default_factory=list)
+    depth: int = 0
+
+    def add(self, *texts: str) -> None:
+        self.lines += ["    " * self.depth + text if text else "" for text in texts]
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        """Lines added inside are the body of `header`, which gets a `pass` where there are none."""
+        self.add(header)
+        self.depth += 1
+        before = len(self.lines)
+        yield
+        if len(self.lines) == before:
+            self.add("pass")
+        self.depth -= 1
+
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+@dataclass
+class Parameters:
+    """Pointers of a kernel in order, what each points to, and which are written."""
+
+    names: list[str] = field(default_factory=list)
+    arguments: list[KernelArgument] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)
+
+    def add(self, name: str, argument: KernelArgument, *, written: bool) -> str:
+        """A parameter of this name; the same argument again is the same parameter."""
+        if argument in self.arguments:
+            name = self.names[self.arguments.index(argument)]
+        else:
+            self.names.append(name)
+            self.arguments.append(argument)
+        if written:
+            self.written.add(name)
+        return name
+
+
+def describe(body: Graph) -> list[str]:
+    """The body as docstring lines: its IR with the user's lines, free of the graph's own name."""
+    text = print_graph(replace(body, name="body")).rstrip("\n")
+    return text.replace("\\", "\\\\").replace('"""', r"\"\"\"").splitlines()
+
+
+def kernel_call(
+    title: str,
+    docstring: Iterable[str],
+    body: Lines,
+    parameters: Parameters,
+    extent: int,
+    blocks: int,
+    *,
+    preamble: str = CPU_PREAMBLE,
+) -> KernelCall:
+    """The kernel around `body`, whose lines are at depth 1; `title` begins its name."""
+    signature = ", ".join((*LEADING_PARAMETERS, *parameters.names))
+    doc = list(docstring)
+    header = Lines()
+    header.add(preamble, "", "", *_wrapped_signature(signature))
+    header.depth = 1
+    header.add(f'"""{doc[0]}', *doc[1:], '"""') if doc else None
+    text = header.text() + "\n" + body.text() + "\n"
+    read_only = tuple(name for name in parameters.names if name not in parameters.written)
+    names = tuple(parameters.names)
+    content = repr((text, names, extent, blocks, read_only))
+    digest = hashlib.sha256(content.encode()).hexdigest()[:10]
+    source = KernelSource(f"{title}_{digest}", text, names, extent, blocks, read_only)
+    return KernelCall(source, tuple(parameters.arguments))
+
+
+def _wrapped_signature(signature: str) -> list[str]:
+    line = f"def kernel({signature}):"
+    if len(line) <= 100:
+        return [line]
+    return ["def kernel(", *(f"    {name}," for name in signature.split(", ")), "):"]
