@@ -161,9 +161,8 @@ def _embedding(op: Op, operands: Operands, context: Context) -> Results:
 def _embedding_backward(op: Op, operands: Operands, context: Context) -> Results:
     rows, padding = int_of(op, "rows"), op.get("padding_index", -1)
     flat = _checked_ids(op, tensor(op, operands, 1), rows)
-    gradient = wide(tensor(op, operands, 0)).reshape(flat.numel(), -1)
-    if gradient.numel() == 0:
-        gradient = gradient.reshape(flat.numel(), op.result.type.shape[1])
+    width = op.result.type.shape[1]
+    gradient = wide(tensor(op, operands, 0)).reshape(flat.numel(), width)
     if op.get("scale_by_frequency", False):
         counts = torch.bincount(flat, minlength=rows)
         gradient = gradient / counts[flat].to(gradient.dtype).unsqueeze(1)
