@@ -30,7 +30,7 @@ class TypeName:
 
 @dataclass(frozen=True, slots=True)
 class TensorLeaf:
-    """A tensor: its path as the user would write it and its place in the flat list."""
+    """A tensor: its path as the user would write it ("" if it is all), its place in the list."""
 
     path: str
     index: int

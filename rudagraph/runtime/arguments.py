@@ -169,8 +169,7 @@ def _key(value: Any, path: str, leaves: list[torch.Tensor]) -> Any:
         return _opaque_key(value, path)
     keys, children = members(value, kind)
     inner = [
-        _key(child, join(path, key, kind), leaves)
-        for key, child in zip(keys, children, strict=True)
+        _key(child, join(path, key), leaves) for key, child in zip(keys, children, strict=True)
     ]
     return type(value), keys, tuple(inner)
 

@@ -141,11 +141,9 @@ def members(value: Any, kind: NodeKind) -> tuple[tuple[Key, ...], Sequence[Any]]
     return tuple(range(len(value))), value
 
 
-def join(path: str, key: Key, kind: NodeKind) -> str:
+def join(path: str, key: Key) -> str:
     """The path of a member as a user would write it: `batch.mask`, `xs[0]`."""
-    if kind in ("list", "tuple") or not isinstance(key, str):
-        return f"{path}[{key!r}]"
-    if any(mark in key for mark in ".[]") or not key:
+    if not isinstance(key, str) or not key.isidentifier():
         return f"{path}[{key!r}]"
     return f"{path}.{key}" if path else key
 
@@ -188,9 +186,9 @@ class _Apart:
                 f"{path or 'the output'} was not kept by this step",
                 f"keep it with StaticGraph(model, outputs=({paths}))",
             )
-        self.kept_paths.append(path or "output")
+        self.kept_paths.append(path)
         self.leaves.append(value)
-        return TensorLeaf(path or "output", len(self.leaves) - 1)
+        return TensorLeaf(path, len(self.leaves) - 1)
 
     def _node(self, value: Any, path: str, kind: NodeKind, kept: bool) -> Tree:
         keys, children = members(value, kind)
@@ -202,7 +200,7 @@ class _Apart:
                     path,
                     "use strings or whole numbers as keys",
                 )
-            inner = join(path, key, kind)
+            inner = join(path, key)
             cache = self.drop_caches and key == "past_key_values" and child is not None
             if cache and _is_model_output(type(value)):
                 trees.append(_dropped_cache(inner))

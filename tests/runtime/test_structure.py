@@ -91,7 +91,7 @@ def test_paths_are_spelled_as_the_user_would() -> None:
         "a[0]",
         "a[1].left",
         "a[1].right",
-        "129x65['x.y']",
+        "['129x65']['x.y']",
         "[5].tokens",
     ]
 
@@ -127,7 +127,7 @@ def test_outputs_keeps_a_path_and_what_lies_below_it() -> None:
 
 def test_outputs_function_decides_what_is_returned() -> None:
     template, leaves = take_output_apart({"x": t(3)}, lambda output: output["x"])
-    assert template.leaves[0].path == "output"
+    assert template.leaves[0].path == ""
     assert builder(template.tree)(leaves) is leaves[0]
 
 
