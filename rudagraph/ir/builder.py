@@ -39,6 +39,10 @@ class GraphBuilder:
         """Keep these names for values that are added as they are."""
         self._taken.update(names)
 
+    def release(self, names: Iterable[str]) -> None:
+        """Let these names be given again: their values are about to be replaced."""
+        self._taken.difference_update(names)
+
     def fresh(self, hint: str, type: TensorType) -> Value:
         """A new value whose name is `hint`, made unique by a number where it is taken."""
         base = re.sub(r"[^A-Za-z0-9_.]+", "_", hint).strip("_.") or "value"

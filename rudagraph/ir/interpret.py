@@ -114,6 +114,8 @@ def _library(op: Op, operands: tuple[Loaded, ...], context: Context) -> Results:
                 return operands[index]
             case DType():
                 return context.storage(attribute)
+            case str() if attribute.startswith("torch."):
+                return getattr(torch, attribute.removeprefix("torch."))  # a memory format
             case tuple():
                 return [fill(item) for item in attribute]
         return attribute

@@ -1,0 +1,154 @@
+"""The one rewriting engine: walk the ops, ask a rule for each, keep what it leaves alone.
+
+    rule(rewriter, op) -> None           the op stays, its operands replaced as decided before
+                       -> operand        what stands for the op's only result from here on
+                       -> tuple          one operand a result, None for a result that has no users
+
+Input: a graph and a rule. Output: the graph rewritten, or the same object where the rule never
+fired. Invariant: untouched ops keep names and locations; a new value has the type of the old one
+and, where it is free, its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rudagraph.errors import VerifyError
+from rudagraph.ir.builder import GraphBuilder
+from rudagraph.ir.graph import Attribute, Graph, Number, Op, Operand, Port, Value, make_attributes
+from rudagraph.ir.ops import infer
+from rudagraph.ir.types import TensorType
+
+Replacement = Operand | tuple[Operand, ...]
+Rule = Callable[["Rewriter", Op], Replacement]
+
+
+def rewrite(graph: Graph, rule: Rule) -> Graph:
+    """Apply the rule once to every op, in order; later ops see what earlier ones became."""
+    rewriter = Rewriter(graph)
+    for op in graph.ops:
+        rewriter.visit(op, rule)
+    return rewriter.finish()
+
+
+class Rewriter:
+    """The graph built so far, and what stands for the values of the old one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.builder = GraphBuilder(graph.name, list(graph.inputs))
+        self.builder.reserve(value.name for value in graph.values())
+        self._substitution: dict[Value, Value] = {}
+        self._producers: dict[Value, Op] = {}
+        self._fired = False
+        self._current: Op | None = None
+
+    # -- for rules
+
+    def producer(self, operand: Operand, opcode: str = "") -> Op | None:
+        """The op that defines the operand in the new graph, if it is one of this opcode."""
+        op = self._producers.get(operand) if isinstance(operand, Value) else None
+        return op if op is not None and opcode in ("", op.opcode) else None
+
+    def one(
+        self, opcode: str, *operands: Operand, name: str = "", **attributes: Attribute
+    ) -> Value:
+        """Emit an op with a single result, named after the result it replaces unless told."""
+        (value,) = self._emit(opcode, operands, name, make_attributes(**attributes))
+        return value
+
+    def like(self, op: Op, *operands: Operand) -> Value:
+        """Emit the op with a single result again on other operands; its type is inferred anew."""
+        (value,) = self._emit(op.opcode, operands, "", op.attributes)
+        return value
+
+    def number(self, number: Number, type: TensorType) -> Value:
+        """A tensor of one number."""
+        return self.one("full", dtype=type.dtype, shape=type.shape, value=number)
+
+    def _emit(
+        self,
+        opcode: str,
+        operands: tuple[Operand, ...],
+        name: str,
+        attributes: tuple[tuple[str, Attribute], ...],
+    ) -> tuple[Value, ...]:
+        hint = name or (self._current.results[0].name if self._current else opcode)
+        types = infer(opcode, operands, dict(attributes))
+        results = tuple(self.builder.fresh(hint, type) for type in types)
+        location = self.builder.location
+        self._add(Op(opcode, operands, results, attributes, location))
+        return results
+
+    # -- the walk
+
+    def visit(self, op: Op, rule: Rule) -> None:
+        current = self._current = self._substituted(op)
+        self.builder.location = op.location
+        self.builder.release(value.name for value in op.results)
+        replacement = rule(self, current)
+        if replacement is None:
+            self._add(current)
+            return
+        self._fired = True
+        parts = replacement if isinstance(replacement, tuple) else (replacement,)
+        for old, new in zip(op.results, parts, strict=True):
+            if new is not None:
+                self._replace(op, old, new)
+
+    def _replace(self, op: Op, old: Value, new: Value | Number) -> None:
+        value = new if isinstance(new, Value) else self.number(new, old.type)
+        if value.type != old.type:
+            raise VerifyError(f"a rule gives {value.type} for {old}: {old.type} of {op.opcode}")
+        self._substitution[old] = value
+
+    def _substituted(self, op: Op) -> Op:
+        if not any(value in self._substitution for value in op.inputs):
+            return op
+        return replace(op, operands=tuple(self._resolve(operand) for operand in op.operands))
+
+    def _resolve(self, operand: Operand) -> Operand:
+        return self._substitution.get(operand, operand) if isinstance(operand, Value) else operand
+
+    def _add(self, op: Op) -> None:
+        self.builder.add(op)
+        for value in op.results:
+            self._producers[value] = op
+
+    def finish(self) -> Graph:
+        if not self._fired:
+            return self.graph
+        outputs = tuple(
+            Port(self._substitution.get(port.value, port.value), port.role, port.target)
+            for port in self.graph.outputs
+        )
+        return replace(self.graph, ops=tuple(self.builder.ops), outputs=outputs)
+
+
+def remove_dead(graph: Graph) -> Graph:
+    """Drop ops that no output depends on, and results that an op gives only on request.
+
+    Attribute `needs` of a backward op says which of its results it computes.
+    """
+    live = set(graph.output_values())
+    kept: list[Op] = []
+    for op in reversed(graph.ops):
+        if live.isdisjoint(op.results):
+            continue
+        kept.append(_without_dead_results(op, live))
+        live.update(op.inputs)
+    kept.reverse()
+    ops = tuple(kept)
+    return graph if ops == graph.ops else graph.with_ops(ops)
+
+
+def _without_dead_results(op: Op, live: set[Value]) -> Op:
+    needs = op.get("needs")
+    if not isinstance(needs, tuple) or all(value in live for value in op.results):
+        return op
+    results = iter(op.results)
+    wanted = tuple(bool(needed) and next(results) in live for needed in needs)
+    attributes = make_attributes(**{**dict(op.attributes), "needs": wanted})
+    used = tuple(value for value in op.results if value in live)
+    return replace(op, results=used, attributes=attributes)
