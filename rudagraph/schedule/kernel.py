@@ -27,12 +27,31 @@ EXTERNAL_SYMBOLS = THREAD_SYMBOLS | MEMORY_SYMBOLS | LIBM_SYMBOLS
 
 
 @dataclass(frozen=True, slots=True)
+class CudaLaunch:
+    """How a CUDA kernel is launched, beside its number of blocks.
+
+    `target` is the GPU it is for, "sm_90". `resident` blocks must fit on one multiprocessor at a
+    time, which bounds the registers; 0 leaves that to the compiler.
+    """
+
+    target: str
+    threads: int
+    resident: int = 0
+    # Dynamic shared memory of a block.
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSource:
     """Python text that defines `kernel(begin, end, block, *parameters)`, and how it is launched.
 
     The rows [0, extent) are cut into `blocks` fixed ranges; the kernel is called once for each.
     Parameters are raw pointers. Two of them may overlap only if the kernel writes through neither:
     an in-place kernel takes its buffer once.
+
+    With `cuda`, the text defines `kernel(*parameters)` for a GPU, run by the threads of `blocks`
+    blocks; `extent` is then only what the kernel works on. There parameters may overlap where each
+    thread reads an element before it writes it.
     """
 
     name: str
@@ -42,6 +61,7 @@ class KernelSource:
     blocks: int
     # Parameters the kernel only reads; the others are written, or read and written.
     read_only: tuple[str, ...] = ()
+    cuda: CudaLaunch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +70,9 @@ class MachineCode:
 
     `entry` has the C type `void entry(int64_t *arguments)`; arguments are the pointers in the
     order of `parameters`. `target` is "triple cpu feature,feature…", the features it needs.
+
+    With `cuda`, `code` is a cubin for the GPU `target`, `entry` a kernel that takes the pointers
+    themselves, and `ptx` the text it was made from.
     """
 
     name: str
@@ -59,3 +82,5 @@ class MachineCode:
     parameters: tuple[str, ...]
     extent: int
     blocks: int
+    cuda: CudaLaunch | None = None
+    ptx: str = ""

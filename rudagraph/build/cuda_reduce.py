@@ -1,0 +1,172 @@
+"""Sums and extremes over the threads of a warp, of part of one, or of a block.
+
+Input: one or more numbers per thread. Output: their totals, the same in every thread. The tree is
+fixed (butterflies in warps, then one over the warps), so bits never depend on timing. Threads are a
+power of two. Invariant: one barrier a call; shared memory of a call is its own, so straight code
+needs no second one, and code in a loop alternates between two halves of it (`turn`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from rudagraph.build.cpu_emit import B8, I32, U32, Kind, Scalar, declare, select
+from rudagraph.build.cuda_emit import SHARED_SPACE, raw_assembly
+
+_i32 = ir.IntType(32)
+WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """An associative function and the number that changes nothing."""
+
+    name: str
+    combine: Callable[[Scalar, Scalar], Scalar]
+    identity: Callable[[Kind], int | float]
+
+
+def _largest(x: Scalar, y: Scalar) -> Scalar:
+    return x.intrinsic("maximum", y) if x.kind.is_floating else select(x > y, x, y)
+
+
+def _smallest(x: Scalar, y: Scalar) -> Scalar:
+    return x.intrinsic("minimum", y) if x.kind.is_floating else select(x < y, x, y)
+
+
+def _least(kind: Kind) -> int | float:
+    if kind.is_floating:
+        return -math.inf
+    return -(1 << (kind.bits - 1)) if kind.is_signed else 0
+
+
+def _most(kind: Kind) -> int | float:
+    if kind.is_floating:
+        return math.inf
+    return (1 << (kind.bits - kind.is_signed)) - 1
+
+
+FOLDS = {
+    "sum": Fold("sum", lambda x, y: x + y, lambda kind: 0),
+    "max": Fold("max", _largest, _least),
+    "min": Fold("min", _smallest, _most),
+}
+
+
+def register(builder: Any, name: str) -> Scalar:
+    """A special register such as `tid.x`, as an i32."""
+    function = declare(builder.module, f"llvm.nvvm.read.ptx.sreg.{name}", ir.FunctionType(_i32, []))
+    return Scalar(builder, builder.call(function, []), I32)
+
+
+def barrier(builder: Any) -> None:
+    """All threads of the block meet; what they wrote to shared memory is seen."""
+    function = declare(builder.module, "llvm.nvvm.barrier0", ir.FunctionType(ir.VoidType(), []))
+    builder.call(function, [])
+
+
+def fold_registers(values: Sequence[Scalar], fold: Fold) -> Scalar:
+    """Of one thread's numbers: four chains, so that additions need not wait for each other."""
+    chains = list(values[:4])
+    for position, value in enumerate(values[4:]):
+        chains[position % 4] = fold.combine(chains[position % 4], value)
+    while len(chains) > 1:
+        half = len(chains) // 2
+        pairs = [fold.combine(chains[i], chains[i + half]) for i in range(half)]
+        chains = pairs + chains[2 * half :]
+    return chains[0]
+
+
+def fold_threads(
+    values: Sequence[Scalar], fold: Fold, threads: int, turn: Scalar | None
+) -> list[Scalar]:
+    """Totals over groups of `threads` neighbours; over the block where that is more than a warp."""
+    totals = [fold_warp(value, fold, min(threads, WARP)) for value in values]
+    warps = threads // WARP
+    if warps <= 1:
+        return totals
+    builder = values[0].builder
+    thread = register(builder, "tid.x")
+    lane, warp = thread & (WARP - 1), thread.instruction("bitcast", U32) >> 5
+    warp = warp.instruction("bitcast", I32)
+    buffers = [_shared(total, warps * (1 if turn is None else 2)) for total in totals]
+    base = warp.constant(0) if turn is None else (_low(turn) & 1) * warps
+    with builder.if_then(lane.equals(0).value):
+        for total, buffer in zip(totals, buffers, strict=True):
+            builder.store(_stored(total), _slot(builder, buffer, base + warp))
+    barrier(builder)
+    results = []
+    for total, buffer in zip(totals, buffers, strict=True):
+        value = builder.load(_slot(builder, buffer, base + (lane & (warps - 1))))
+        results.append(fold_warp(_loaded(builder, value, total.kind), fold, warps))
+    return results
+
+
+def fold_warp(value: Scalar, fold: Fold, width: int) -> Scalar:
+    """Over `width` neighbouring lanes, by a butterfly: the same bits in every lane."""
+    distance = width // 2
+    while distance:
+        value = fold.combine(value, _exchange(value, distance))
+        distance //= 2
+    return value
+
+
+def _exchange(value: Scalar, distance: int) -> Scalar:
+    """The value of the lane whose number differs in one bit."""
+    builder, kind = value.builder, value.kind
+    if kind.bits < 32:
+        extend = "sext" if kind.is_signed else "zext"
+        word = _shuffle(builder, value.instruction(extend, I32).value, distance)
+        return Scalar(builder, word, I32).instruction("trunc", kind)
+    if kind.bits == 32:
+        word = _shuffle(builder, builder.bitcast(value.value, _i32), distance)
+        return Scalar(builder, builder.bitcast(word, kind.llvm), kind)
+    pair_type = ir.VectorType(_i32, 2)
+    pair = builder.bitcast(value.value, pair_type)
+    result = ir.Constant(pair_type, ir.Undefined)
+    for half in range(2):
+        word = _shuffle(builder, builder.extract_element(pair, _i32(half)), distance)
+        result = builder.insert_element(result, word, _i32(half))
+    return Scalar(builder, builder.bitcast(result, kind.llvm), kind)
+
+
+def _shuffle(builder: Any, word: Any, distance: int) -> Any:
+    text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;"
+    return raw_assembly(builder, text, "=r,r", _i32, [word], True, convergent=True)
+
+
+def _low(turn: Scalar) -> Scalar:
+    return turn if turn.kind.bits == 32 else turn.instruction("trunc", I32)
+
+
+def _shared(total: Scalar, count: int) -> Any:
+    """An array in shared memory of this call alone."""
+    kind = _stored(total).type
+    return shared_array(total.builder.module, kind, count, "folded")
+
+
+def shared_array(module: ir.Module, kind: Any, count: int, name: str, align: int = 16) -> Any:
+    """A new array in the block's shared memory."""
+    unique = f"rudagraph_{name}_{len(module.globals)}"
+    array = ir.GlobalVariable(module, ir.ArrayType(kind, count), unique, SHARED_SPACE)
+    array.linkage = "internal"
+    array.align = align
+    array.initializer = ir.Constant(array.value_type, ir.Undefined)
+    return array
+
+
+def _slot(builder: Any, buffer: Any, index: Scalar) -> Any:
+    return builder.gep(buffer, [_i32(0), index.value], inbounds=True)
+
+
+def _stored(value: Scalar) -> Any:
+    return value.instruction("zext", I32).value if value.kind is B8 else value.value
+
+
+def _loaded(builder: Any, value: Any, kind: Kind) -> Scalar:
+    return Scalar(builder, builder.trunc(value, B8.llvm) if kind is B8 else value, kind)
