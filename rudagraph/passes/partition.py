@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rudagraph.ir.graph import Graph, Location, Op, Operand, Port, Role, Value
+from rudagraph.passes.liveness import needed_ops
 from rudagraph.passes.recompute import JointView, choose_saved
 
 _OF_FORWARD = (Role.RESULT, Role.UPDATE)
@@ -111,16 +112,8 @@ def _substituted(
 
 
 def _needed(ops: list[Op], inputs: list[Port], outputs: list[Port]) -> tuple[Op, ...]:
-    """The ops that the outputs depend on, given the inputs, in order."""
     given = {port.value for port in inputs}
-    wanted = {port.value for port in outputs}
-    kept: list[Op] = []
-    for op in reversed(ops):
-        needed = [value for value in op.results if value in wanted and value not in given]
-        if needed:
-            kept.append(op)
-            wanted.update(op.inputs)
-    return tuple(reversed(kept))
+    return needed_ops(ops, (port.value for port in outputs), given)
 
 
 def _unused(name: str, taken: set[str]) -> str:
