@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from body_rules import check_body
-from oracle import assert_same, run, run_step
-from random_graphs import RandomGraph, random_inputs
 
 from rudagraph.ir.graph import Graph
 from rudagraph.ir.ops import Tag
@@ -20,6 +17,9 @@ from rudagraph.passes.move_views import move_views
 from rudagraph.passes.partition import partition
 from rudagraph.passes.shape_reductions import shape_reductions
 from rudagraph.schedule.layout import layouts
+from tests.passes.body_rules import check_body
+from tests.passes.oracle import assert_same, run, run_step
+from tests.passes.random_graphs import RandomGraph, random_inputs
 
 SEEDS = range(30)
 
