@@ -1,0 +1,150 @@
+"""nn.Module + example batch -> joint graph: forward and first-order backward, one straight line.
+
+Input: a module, its arguments, and what of its output is kept. Output: a `Capture`. Invariant:
+nothing is executed on real data and no state changes: not the module, its buffers, gradients or
+hooks, not the random generators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from rudagraph.capture.decompositions import decompositions
+from rudagraph.capture.heads import group_heads
+from rudagraph.capture.inputs import Inputs, collect_inputs, overlapping
+from rudagraph.capture.lower import lower
+from rudagraph.capture.mode import CaptureMode
+from rudagraph.capture.places import ModulePath
+from rudagraph.capture.state import ModuleState
+from rudagraph.capture.trace import JointTrace, trace_joint
+from rudagraph.errors import UnsupportedError, UsageError
+from rudagraph.ir.graph import Graph
+from rudagraph.ir.tree import Template
+from rudagraph.ir.verify import verify
+from rudagraph.options import Outputs
+from rudagraph.runtime.arguments import Arguments, DescribedCall, call_builder
+from rudagraph.runtime.structure import take_apart, take_output_apart
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A captured step.
+
+    The graph's parameter and buffer inputs are named by their first path in the module, its
+    arguments by `call.paths`; `template` rebuilds the user's output from the results in order.
+    """
+
+    graph: Graph
+    constants: dict[str, torch.Tensor]  # by target, for the inputs of role constant
+    call: DescribedCall
+    template: Template
+    # All names of each tensor of the module that has several, by the target that stands for it.
+    tied: dict[str, tuple[str, ...]]
+
+
+def capture(
+    model: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    outputs: Outputs = None,
+    loss: Callable[..., Any] | None = None,
+    targets: tuple[Any, ...] = (),
+) -> Capture:
+    """Capture one step in the modes the module is in; see CompileOptions for `outputs`, `loss`."""
+    call = Arguments(model.forward).describe(tuple(args), dict(kwargs or {}), tuple(targets))
+    inputs = collect_inputs(model, zip(call.paths, call.leaves, strict=True))
+    session = _Session(model, call, loss, outputs, inputs)
+    trace = session.trace()
+    _refuse_overlapping_writes(trace, inputs)
+    template = session.template
+    assert template is not None
+    results = [leaf.path for leaf in template.leaves]
+    lowered = lower(trace, inputs.items, results, session.outer)
+    return Capture(
+        graph=verify(group_heads(lowered.graph), stage="group_heads"),
+        constants=lowered.constants,
+        call=call,
+        template=template,
+        tied={item.target: tuple(item.names) for item in inputs.items if len(item.names) > 1},
+    )
+
+
+@dataclass
+class _Session:
+    """One capture: runs forward on traced tensors as often as the trace asks."""
+
+    model: nn.Module
+    call: DescribedCall
+    loss: Callable[..., Any] | None
+    outputs: Outputs
+    inputs: Inputs
+    template: Template | None = None
+    outer: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def trace(self) -> JointTrace:
+        self.state = ModuleState(self.model)
+        self.modules = ModulePath(self.model)
+        self.build = call_builder(self.call.tree)
+        examples = [item.tensor for item in self.inputs.items]
+        try:
+            with self.modules.watching():
+                return trace_joint(self.run, examples, decompositions())
+        finally:
+            self.state.restore()
+
+    def run(self, *flat: torch.Tensor) -> list[torch.Tensor]:
+        """The function that is traced: forward, then the loss, then what is kept, flat."""
+        traced = list(flat)
+        given = self.build(traced[len(traced) - len(self.call.leaves) :])
+        args, kwargs, targets = given
+        before = _apart(given)
+        mode = CaptureMode(self.modules, type(self).run.__code__, self.outer)
+        with self.state.holding(self.inputs, traced) as settle:
+            with mode:
+                result = self.model(*args, **kwargs)
+                if self.loss is not None:
+                    result = self.loss(result, *targets)
+                self.template, kept = take_output_apart(result, self.outputs)
+            settle()
+        if before != _apart(given):
+            raise UnsupportedError(
+                "forward changes a container that it was given as an argument",
+                where="the arguments of forward",
+                hint="make forward return the new container instead",
+            )
+        if not kept:
+            raise UsageError(
+                "the output holds no tensor, so there is nothing to compile",
+                where="the output of forward",
+                hint="return a tensor, or a dict, list, tuple or dataclass of tensors",
+            )
+        # Clones make every result a tensor of its own: no views of inputs or of each other.
+        return [tensor.clone() for tensor in kept]
+
+
+def _apart(given: Any) -> tuple[object, list[int]]:
+    leaves: list[torch.Tensor] = []
+    return take_apart(given, "", leaves), [id(leaf) for leaf in leaves]
+
+
+def _refuse_overlapping_writes(trace: JointTrace, inputs: Inputs) -> None:
+    used = {label.index for node, label in trace.inputs.items() if label.kind == "input"}
+    for label, _ in trace.outputs:
+        if label.kind != "update":
+            continue
+        written = inputs.items[label.index]
+        for index, other in enumerate(inputs.items):
+            if index == label.index or index not in used:
+                continue
+            if overlapping(written.tensor, other.tensor):
+                raise UnsupportedError(
+                    f"forward changes {written.where} in place; {other.where} shares its memory",
+                    where=f"{written.where}, {other.where}",
+                    hint="give them memory of their own (clone), or change one of them only",
+                )

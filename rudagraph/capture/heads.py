@@ -1,0 +1,7 @@
+"""placeholder"""
+
+from rudagraph.ir.graph import Graph
+
+
+def group_heads(graph: Graph) -> Graph:
+    return graph

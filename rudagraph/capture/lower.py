@@ -1,0 +1,152 @@
+"""FX joint graph -> IR graph, by the one lowering table.
+
+Input: a joint trace and what its inputs and results are called outside. Output: a verified Graph
+and the tensors of its constant inputs. Dead code, constants and FX bookkeeping are gone.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from rudagraph.capture import (
+    rows_composites,
+    rows_pointwise,
+    rows_reductions,
+    rows_tensors,
+    rows_views,
+)
+from rudagraph.capture.constants import Constants, is_random
+from rudagraph.capture.inputs import Input
+from rudagraph.capture.library import lower_library
+from rudagraph.capture.lowering import Lowering
+from rudagraph.capture.names import name_nodes, place
+from rudagraph.capture.places import location_text
+from rudagraph.capture.table import ROWS
+from rudagraph.capture.trace import JointTrace, Label
+from rudagraph.errors import RudagraphError, UnsupportedError, VerifyError
+from rudagraph.ir.builder import GraphBuilder
+from rudagraph.ir.graph import Graph, Role, Value
+from rudagraph.ir.torch_types import type_of
+from rudagraph.ir.verify import verify
+
+# The modules whose rows make up the table.
+TABLES = (rows_pointwise, rows_views, rows_reductions, rows_tensors, rows_composites)
+
+_INPUT_ORDER = (Role.PARAMETER, Role.BUFFER, Role.ARGUMENT, Role.CONSTANT, Role.KEY, Role.TANGENT)
+_OUTPUT_ORDER = (Role.RESULT, Role.UPDATE, Role.GRADIENT)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The graph, and the tensors of its inputs of role constant by target."""
+
+    graph: Graph
+    constants: dict[str, torch.Tensor]
+
+
+def lower(
+    trace: JointTrace, inputs: list[Input], results: list[str], outer: dict[int, torch.Tensor]
+) -> Lowered:
+    """The joint graph in IR; `results` are the paths of the traced function's results."""
+    graph = trace.module.graph
+    alive = _alive(trace)
+    builder = GraphBuilder("joint")
+    low = Lowering(builder, Constants(trace.module, outer), name_nodes(graph))
+    _name_outputs(low, trace, inputs)
+    for node, label in trace.inputs.items():
+        if label.kind == "input" and node not in alive:
+            continue
+        low.environment[node] = _add_input(builder, node, label, inputs, results)
+    for node in graph.nodes:
+        if node.op == "call_function" and node in alive and node not in low.constants.nodes:
+            low.environment[node] = _lower_node(low, node)
+    for label, node in trace.outputs:
+        low.name = low.names.get(node, "")
+        builder.output(low.value(node), *_output_port(label, inputs, results))
+    builder.inputs.sort(key=lambda port: _INPUT_ORDER.index(port.role))
+    builder.outputs.sort(key=lambda port: _OUTPUT_ORDER.index(port.role))
+    return Lowered(verify(builder.finish(), stage="capture"), low.tensors)
+
+
+def _alive(trace: JointTrace) -> set[fx.Node]:
+    """Nodes that an output depends on; an update that stores an input's own value is none."""
+    alive: set[fx.Node] = set()
+    pending = [node for _, node in trace.outputs]
+    while pending:
+        node = pending.pop()
+        if node not in alive:
+            alive.add(node)
+            pending.extend(node.all_input_nodes)
+    return alive
+
+
+def _name_outputs(low: Lowering, trace: JointTrace, inputs: list[Input]) -> None:
+    for label, node in trace.outputs:
+        if label.kind == "gradient" and node.op == "call_function":
+            low.names[node] = f"grad.{inputs[label.index].target}"
+
+
+def _add_input(
+    builder: GraphBuilder, node: fx.Node, label: Label, inputs: list[Input], results: list[str]
+) -> Value:
+    type = type_of(node.meta["val"])
+    if label.kind == "tangent":
+        path = results[label.index]
+        return builder.input(f"tangent.{path}" if path else "tangent", type, Role.TANGENT, path)
+    item = inputs[label.index]
+    return builder.input(item.target, type, item.role, item.target)
+
+
+def _output_port(label: Label, inputs: list[Input], results: list[str]) -> tuple[Role, str]:
+    if label.kind == "result":
+        return Role.RESULT, results[label.index]
+    item = inputs[label.index]
+    if label.kind == "update":
+        return Role.UPDATE, f"{item.role.value}:{item.target}"
+    if item.role is Role.ARGUMENT:
+        return Role.GRADIENT, f"argument:{item.target}"
+    return Role.GRADIENT, item.target
+
+
+def _lower_node(low: Lowering, node: fx.Node) -> Any:
+    if node.target is operator.getitem:
+        return low.value(node.args[0])[node.args[1]]
+    low.name = low.names[node]
+    low.builder.location = place(node)
+    try:
+        _refuse_random(node)
+        result = ROWS.get(node.target, lower_library)(low, node)
+        _check(node, result)
+    except RudagraphError as error:
+        where = location_text(place(node))
+        if where and not error.where:
+            error.where = where
+        raise
+    return result
+
+
+def _refuse_random(node: fx.Node) -> None:
+    if is_random(node.target) and node.target not in ROWS:
+        raise UnsupportedError(
+            f"{node.target} draws random numbers: the step's own random numbers come from "
+            "dropout only",
+            hint="draw them outside the step and pass them as an argument, or use a dropout of "
+            "torch.nn",
+        )
+
+
+def _check(node: fx.Node, result: Any) -> None:
+    """A row must give what the trace says: anything else is a fault of the row."""
+    traced = node.meta["val"]
+    values = result if isinstance(result, tuple) else (result,)
+    wanted = traced if isinstance(traced, (tuple, list)) else (traced,)
+    for value, fake in zip(values, wanted, strict=True):
+        if value is not None and value.type != type_of(fake):
+            raise VerifyError(
+                f"lowering {node.target} gave {value.type}, the trace says {type_of(fake)}"
+            )

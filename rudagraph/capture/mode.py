@@ -1,0 +1,140 @@
+"""What happens at every PyTorch call of the user's forward while it is traced.
+
+Input: the call. Output: its result, with the user's line and module path noted on every op it
+makes, composites replaced by our operators, and calls that a step cannot hold refused. Tensors
+that belong neither to the module nor to the arguments are noted as they are met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+from torch.fx import traceback as notes
+from torch.overrides import TorchFunctionMode
+
+from rudagraph.capture.composites import NESTED, REPLACEMENTS
+from rudagraph.capture.draws import UniformDraw
+from rudagraph.capture.dropouts import Streams
+from rudagraph.capture.places import ModulePath, location_text, user_line
+from rudagraph.errors import RudagraphError, UnsupportedError
+from rudagraph.ir.graph import Location
+
+_FOLLOWED = (list, tuple)
+
+
+class CaptureMode(TorchFunctionMode):
+    """Active during one run of forward; `outer` collects foreign tensors by identity."""
+
+    def __init__(
+        self, modules: ModulePath, boundary: CodeType, outer: dict[int, torch.Tensor]
+    ) -> None:
+        super().__init__()
+        self.modules = modules
+        self.boundary = boundary
+        self.outer = outer
+        self.streams = Streams()
+
+    def location(self) -> Location:
+        return Location(self.modules.current, user_line(self.boundary))
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        location = self.location()
+        self._note_foreign(function, args, kwargs, location)
+        with notes.annotate({"module": location.module, "line": location.line}):
+            try:
+                return self._call(function, args, kwargs)
+            except (DataDependentOutputException, DynamicOutputShapeException) as error:
+                raise data_dependent(str(error.func), location) from error
+            except RudagraphError as error:
+                if not error.where:
+                    error.where = location_text(location)
+                raise
+
+    def _call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        replacement = REPLACEMENTS.get(function)
+        if replacement is None:
+            result = function(*args, **kwargs)
+            if function is torch.rand and result.dim() == 0:
+                return UniformDraw(location_text(self.location()))
+            return result
+        if function in NESTED:
+            with self:
+                result = replacement(self.streams, *args, **kwargs)
+        else:
+            result = replacement(self.streams, *args, **kwargs)
+        return function(*args, **kwargs) if result is NotImplemented else result
+
+    def _note_foreign(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        location: Location,
+    ) -> None:
+        for index, tensor in _real_tensors((*args, *kwargs.values())):
+            if tensor.requires_grad:
+                raise UnsupportedError(
+                    f"a tensor of shape {list(tensor.shape)} that requires grad is used, but it "
+                    "is neither a parameter of the module nor an argument",
+                    where=location_text(location),
+                    hint="register it as a parameter or pass it as an argument",
+                )
+            if index == 0 and _writes(function):
+                raise UnsupportedError(
+                    f"a tensor of shape {list(tensor.shape)} that belongs neither to the module "
+                    "nor to its arguments is changed in place",
+                    where=location_text(location),
+                    hint="register it as a buffer or pass it as an argument",
+                )
+            self.outer[id(tensor)] = tensor
+
+
+def data_dependent(operator: str, location: Location) -> UnsupportedError:
+    """The error for a value or shape that depends on the numbers in a tensor."""
+    return UnsupportedError(
+        f"{operator} needs the numbers in a tensor while the step is captured: "
+        "a shape or a branch depends on data",
+        where=location_text(location),
+        hint="compute it outside the step and pass it as an argument, or write it with "
+        "torch.where, masks and fixed shapes",
+    )
+
+
+def _real_tensors(values: tuple[Any, ...]) -> Iterator[tuple[int, torch.Tensor]]:
+    """Tensors that hold real data, with the position of the argument they are in."""
+    for index, value in enumerate(values):
+        if isinstance(value, torch.Tensor):
+            if type(value) in (torch.Tensor, torch.nn.Parameter) and not _is_traced(value):
+                yield index, value
+        elif type(value) in _FOLLOWED:
+            for _, tensor in _real_tensors(tuple(value)):
+                yield -1, tensor
+
+
+def _is_traced(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, FakeTensor) or torch._is_functional_tensor(tensor)
+
+
+def _writes(function: Callable[..., Any]) -> bool:
+    name = getattr(function, "__name__", "")
+    return name == "__setitem__" or (
+        (name.endswith("_") and not name.endswith("__"))
+        or (name.startswith("__i") and name != "__invert__")
+    )
