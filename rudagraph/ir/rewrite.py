@@ -58,9 +58,9 @@ class Rewriter:
         (value,) = self._emit(opcode, operands, name, make_attributes(**attributes))
         return value
 
-    def like(self, op: Op, *operands: Operand) -> Value:
+    def like(self, op: Op, *operands: Operand, name: str = "") -> Value:
         """Emit the op with a single result again on other operands; its type is inferred anew."""
-        (value,) = self._emit(op.opcode, operands, "", op.attributes)
+        (value,) = self._emit(op.opcode, operands, name, op.attributes)
         return value
 
     def number(self, number: Number, type: TensorType) -> Value:

@@ -1,0 +1,47 @@
+"""Which passes run, in what order, and why each is where it is.
+
+Input: a graph. Output: the graph after every pass, each result verified and recorded by name.
+Invariant: valid in, valid out; a pass that changes nothing returns the object it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rudagraph.ir.graph import Graph
+from rudagraph.ir.verify import verify
+from rudagraph.passes.expand import expand
+from rudagraph.passes.fuse import fuse
+from rudagraph.passes.materialise import materialise
+from rudagraph.passes.simplify import simplify
+
+Pass = Callable[[Graph], Graph]
+Record = Callable[[str, Graph], object]
+
+# On the joint graph, before it is cut into forward and backward.
+JOINT_PASSES: tuple[Pass, ...] = (
+    # First: what follows matches patterns, and there are fewer shapes of a pattern afterwards.
+    simplify,
+    # Before the cut: saved values are chosen among primitives, not inside composites.
+    expand,
+    # Again: expansion leaves results that nobody reads, and sums that two composites share.
+    simplify,
+)
+
+# On forward and on backward.
+ENTRY_PASSES: tuple[Pass, ...] = (
+    # Before kernels grow: a copy in front of a product can join the kernel that makes its operand.
+    materialise,
+    # Last: what is inside a kernel is no longer for others to look at.
+    fuse,
+)
+
+
+def run_passes(passes: tuple[Pass, ...], graph: Graph, record: Record | None = None) -> Graph:
+    """Run the passes in order, verify after each, hand each result to `record` with its name."""
+    for run in passes:
+        name = getattr(run, "__name__", "pass")
+        graph = verify(run(graph), stage=name)
+        if record is not None:
+            record(name, graph)
+    return graph
