@@ -27,7 +27,7 @@ from rudagraph.codegen.expressions import (
 from rudagraph.codegen.indexing import Indexing
 from rudagraph.codegen.launch import Cut
 from rudagraph.codegen.memory import Partial, Scratch
-from rudagraph.codegen.scalars import finished, folds_exactly, needs_rounding, register_text
+from rudagraph.codegen.scalars import finished, folds_exactly, int_of, needs_rounding, register_text
 from rudagraph.codegen.source import Lines, Names, Parameters
 from rudagraph.codegen.stages import Pass, Place, Source, Stages
 from rudagraph.codegen.sums import finish_partial
@@ -115,8 +115,7 @@ class RowsKernel:
             self.scratch.add(self._kept[value], self.cut.length * kept_dtype(value).size)
         for op in (op for current in self.stages.passes for op in current.fills):
             self._kept[op.result] = self.names.fresh(f"words_of_{op.result.name}")
-            length = self.cut.length if self._is(op.result, Place.ELEMENT) else 1
-            self.scratch.add(self._kept[op.result], length * (2 if op["bits"] == 16 else 4))
+            self.scratch.add(self._kept[op.result], self.cut.length * int_of(op, "bits") // 8)
         self.scratch.declare(self.lines, self.names, self.parameters)
 
     def _accesses(self) -> list[str]:
@@ -145,8 +144,7 @@ class RowsKernel:
             self._need(op.inputs)
             self._compute(op)
         for op in current.fills:
-            if self._is(op.result, Place.ELEMENT):
-                self._fill(op, self.count)
+            self._fill(op)
         for index in current.row_sums:
             op = self._sum_op(index)
             self._need(op.inputs)
@@ -162,11 +160,13 @@ class RowsKernel:
             with self.lines.block(f"if {guard}:"):
                 self.lines.add(store)
 
-    def _fill(self, op: Op, count: str) -> None:
+    def _fill(self, op: Op) -> None:
         """Draw the random words of this row."""
-        key, first = self._register[op.inputs[0]], self.index.base(op.result.name)
         draw = "philox_row" if op["bits"] == 16 else "philox_row_32"
-        self.lines.add(f"{draw}({self._kept[op.result]}, {count}, {key}, {op['stream']}, {first})")
+        row, first = self._kept[op.result], self.index.base(op.result.name)
+        key = self._register[op.inputs[0]]
+        arguments = f"{row}, {first}, {self.count}, {key}, {key} >> 32, {op['stream']}"
+        self.lines.add(f"{draw}({arguments})")
 
     def _need(self, values: tuple[Value, ...], place: Place = Place.ROW) -> None:
         """Load the operands among the values that are read once per row (or once)."""
@@ -352,11 +352,12 @@ class RowsKernel:
         self._assign(op.result, text)
 
     def _word(self, op: Op) -> str:
-        is_element = self._is(op.result, Place.ELEMENT)
-        if not is_element:
-            self._fill(op, "1")
-        load = "load_u16" if op["bits"] == 16 else "load_u32"
-        return f"{load}({self._kept[op.result]}, {self.index.element if is_element else 0})"
+        """The random word of an element, drawn for the row before, or of the row itself."""
+        bits = "u16" if op["bits"] == 16 else "u32"
+        if self._is(op.result, Place.ELEMENT):
+            return f"load_{bits}({self._kept[op.result]}, {self.index.element})"
+        key, at = self._register[op.inputs[0]], self.index.at(op.result.name)
+        return f"random_{bits}({key}, {key} >> 32, {op['stream']}, {at})"
 
     def _store_text(self, value: Value, pointer: str, at: str) -> str:
         dtype = value.type.dtype

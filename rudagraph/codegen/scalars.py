@@ -63,9 +63,11 @@ def reduced_axes(op: Op) -> tuple[int, ...]:
     return tuple(axis for axis in axes if isinstance(axis, int))
 
 
-def word_type(op: Op) -> DType | None:
-    """The memory type of a bernoulli's random words; None where that is u16, which no value has."""
-    return None if op["bits"] == 16 else DType.I32
+def int_of(op: Op, name: str) -> int:
+    """An integer attribute."""
+    value = op[name]
+    assert isinstance(value, int)
+    return value
 
 
 def _full(op: Op) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from rudagraph.ir.graph import Graph
 from rudagraph.ir.text import print_graph
-from rudagraph.schedule.kernel import LEADING_PARAMETERS, KernelSource
+from rudagraph.schedule.kernel import LEADING_PARAMETERS, CudaLaunch, KernelSource
 from rudagraph.schedule.lowered import KernelArgument, KernelCall
 
 CPU_PREAMBLE = "from rudagraph.build.cpu_language import *"
@@ -103,9 +103,11 @@ def kernel_call(
     blocks: int,
     *,
     preamble: str = CPU_PREAMBLE,
+    cuda: CudaLaunch | None = None,
 ) -> KernelCall:
     """The kernel around `body`, whose lines are at depth 1; `title` begins its name."""
-    signature = ", ".join((*LEADING_PARAMETERS, *parameters.names))
+    leading = LEADING_PARAMETERS if cuda is None else ()
+    signature = ", ".join((*leading, *parameters.names))
     doc = list(docstring)
     header = Lines()
     header.add(preamble, "", "", *_wrapped_signature(signature))
@@ -114,9 +116,9 @@ def kernel_call(
     text = header.text() + "\n" + body.text() + "\n"
     read_only = tuple(name for name in parameters.names if name not in parameters.written)
     names = tuple(parameters.names)
-    content = repr((text, names, extent, blocks, read_only))
+    content = repr((text, names, extent, blocks, read_only, *([] if cuda is None else [cuda])))
     digest = hashlib.sha256(content.encode()).hexdigest()[:10]
-    source = KernelSource(f"{title}_{digest}", text, names, extent, blocks, read_only)
+    source = KernelSource(f"{title}_{digest}", text, names, extent, blocks, read_only, cuda)
     return KernelCall(source, tuple(parameters.arguments))
 
 

@@ -211,8 +211,6 @@ class Stages:
         for operand in op.inputs:
             self._require_row(operand, at)
         if self.place[value] is Place.ROW:
-            if has(op, Tag.RANDOM):
-                self.passes[at].fills.append(op)
             self.passes[at].row_ops.append(op)
 
     def _source(self, value: Value, at: int) -> Source:

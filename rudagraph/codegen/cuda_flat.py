@@ -1,0 +1,77 @@
+"""The loop shape of pointwise bodies on CUDA: one vector of neighbours per thread, no loop.
+
+    first = (block_index() * 256 + thread_index()) * 8
+    if first < 33554432:
+        gate = vector.load_bf16(gate_pointer, first)
+        …
+        vector.store_bf16(y_pointer, first, y)
+
+Input: the stages of a body of one pass without folds or sums. Output: lines of its kernel. A
+vector lies within one row of the nest, so what a row shares is a number.
+"""
+
+from __future__ import annotations
+
+from rudagraph.codegen.cuda_launch import FLAT_THREADS
+from rudagraph.codegen.cuda_writer import Writer
+from rudagraph.codegen.domain import result_access
+from rudagraph.codegen.indexing import Indexing
+from rudagraph.codegen.stages import Stages
+
+
+class FlatKernel(Writer):
+    """Writes the kernel; `length` elements a thread."""
+
+    def __init__(self, stages: Stages, length: int) -> None:
+        super().__init__(stages, "vector")
+        self.length = length
+
+    @property
+    def threads(self) -> int:
+        """Of all blocks together that have work."""
+        return self.nest.elements // self.length
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.threads // FLAT_THREADS)
+
+    def write(self) -> None:
+        (current,) = self.stages.passes
+        self.declare_operands()
+        self.declare_results()
+        first, row, element = "first", self.names.fresh("row"), self.names.fresh("j")
+        first = self.names.fresh(first)
+        self.index = Indexing(self.nest, row, element)
+        lines = self.lines
+        lines.add(f"{first} = (block_index() * {FLAT_THREADS} + thread_index()) * {self.length}")
+        lines.add(f"if {first} >= {self.nest.elements}:", "    return") if (
+            self.threads % FLAT_THREADS
+        ) else None
+        if self.nest.outer:
+            lines.add(f"{row} = {first} // {self.nest.inner}")
+            lines.add(f"{element} = {first} % {self.nest.inner}")
+        else:
+            lines.add(f"{element} = {first}")
+        self.index.declare(lines, self.names, self.accesses())
+        self.once()
+        self.between(current)
+        self.need_before(current)
+        self.elements(current)
+        self.store_elements(current)
+
+    def offset(self, access: str) -> str:
+        return self.index.at(access)
+
+    def store_row(self, index: int) -> None:
+        value, access = self.stages.results[index], result_access(index)
+        self.need((value,))
+        conditions = [self.index.guard(access)] if self.index.guard(access) else []
+        if self.nest.inner > self.length:
+            conditions.append(f"{self.index.element} == 0")
+        at = self.index.at(access)
+        store = f"store_{value.type.dtype}({self.pointer[access]}, {at}, {self.register[value]})"
+        if not conditions:
+            self.lines.add(store)
+            return
+        with self.lines.block(f"if {' and '.join(conditions)}:"):
+            self.lines.add(store)
