@@ -26,7 +26,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # Part of the package -> the parts it may import. `runtime` and `artifact` run without a compiler.
 _BASE = {"errors", "options"}
 _COMPILED = _BASE | {"ir", "schedule", "artifact"}
-_COMPILER = _COMPILED | {"capture", "passes", "codegen", "build", "runtime", "dump"}
+_COMPILER = _COMPILED | {"capture", "passes", "codegen", "build", "runtime"}
 MAY_IMPORT = {
     "errors": set[str](),
     "options": {"errors"},
@@ -38,10 +38,11 @@ MAY_IMPORT = {
     "build": _BASE | {"ir", "schedule", "codegen"},
     "artifact": _BASE | {"ir", "schedule"},
     "runtime": _COMPILED,
-    "dump": _COMPILED,
     "measure": set[str](),
-    "compiler": _COMPILER,
-    "static_graph": _COMPILER | {"compiler"},
+    "stages": _COMPILED,
+    "target": _COMPILER - {"runtime"},
+    "compiler": _COMPILER | {"stages", "target"},
+    "static_graph": _COMPILER | {"stages", "target", "compiler"},
 }
 
 # Third-party module -> the only places that import it, as path prefixes below rudagraph/.
