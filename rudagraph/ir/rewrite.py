@@ -87,6 +87,7 @@ class Rewriter:
         current = self._current = self._substituted(op)
         self.builder.location = op.location
         self.builder.release(value.name for value in op.results)
+        emitted = len(self.builder.ops)
         replacement = rule(self, current)
         if replacement is None:
             self._add(current)
@@ -96,12 +97,23 @@ class Rewriter:
         for old, new in zip(op.results, parts, strict=True):
             if new is not None:
                 self._replace(op, old, new)
+        if len(self.builder.ops) > emitted and len(parts) == 1:
+            self._rename_last(op.results[0])
 
     def _replace(self, op: Op, old: Value, new: Value | Number) -> None:
         value = new if isinstance(new, Value) else self.number(new, old.type)
         if value.type != old.type:
             raise VerifyError(f"a rule gives {value.type} for {old}: {old.type} of {op.opcode}")
         self._substitution[old] = value
+
+    def _rename_last(self, old: Value) -> None:
+        """Give the op just emitted the name of what it replaces, if nothing has taken it."""
+        last = self.builder.ops[-1]
+        if last.results != (self._substitution[old],) or not self.builder.is_free(old.name):
+            return
+        self.builder.ops.pop()
+        self._substitution[old] = old
+        self._add(replace(last, results=(old,)))
 
     def _substituted(self, op: Op) -> Op:
         if not any(value in self._substitution for value in op.inputs):

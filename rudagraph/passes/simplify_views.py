@@ -136,9 +136,9 @@ def _reduction(rewriter: Rewriter, op: Op) -> Replacement:
         y = rewriter.one("add", x, 0.0, name=f"{result.name}.sum")
     else:
         y = x
-    if y.type.shape != result.type.shape:
-        y = rewriter.one("reshape", y, name=f"{result.name}.shaped", shape=result.type.shape)
-    return y if y.type == result.type else rewriter.one("cast", y, dtype=result.type.dtype)
+    if y.type.dtype is not result.type.dtype:
+        y = rewriter.one("cast", y, name=f"{result.name}.wide", dtype=result.type.dtype)
+    return y if y.type == result.type else rewriter.one("reshape", y, shape=result.type.shape)
 
 
 # -- broadcasts
