@@ -31,6 +31,13 @@ class _Slot:
     position: int
     default: Any
 
+    def holds_default(self, value: Any) -> bool:
+        """Whether passing this value is the same as leaving the argument out."""
+        default = self.default
+        if value is default:
+            return True
+        return type(value) is type(default) and type(value) in _CONSTANTS and value == default
+
 
 @dataclass(frozen=True, slots=True)
 class DescribedCall:
@@ -40,7 +47,7 @@ class DescribedCall:
     leaves: tuple[torch.Tensor, ...]
     paths: tuple[str, ...]
     key: tuple[Any, ...]
-    # path and tree of each argument that was passed
+    # path and tree of each argument that was passed and is not the default
     arguments: tuple[tuple[str, Tree], ...]
 
 
@@ -70,10 +77,7 @@ class Arguments:
                 leaves.append(value)
                 key.append(slot.path)
                 continue
-            default = slot.default
-            if value is default or (
-                kind is type(default) and kind in _CONSTANTS and value == default
-            ):
+            if slot.holds_default(value):
                 continue
             key.append((slot.path, _key(value, slot.path, leaves)))
         if targets:
@@ -92,7 +96,8 @@ class Arguments:
         for slot in slots:
             tree = take_apart(values[slot.position], slot.path, leaves)
             trees[slot.position] = tree
-            arguments.append((slot.path, tree))
+            if not slot.holds_default(values[slot.position]):
+                arguments.append((slot.path, tree))
         positional = tuple(trees[index] for index in range(len(args)))
         keywords = tuple((name, trees[len(args) + index]) for index, name in enumerate(kwargs))
         after = tuple(

@@ -12,7 +12,7 @@ import ctypes
 import importlib.util
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,12 @@ class Launcher:
             self._alone(arguments)
         else:
             self._parallel(self.address, arguments, threads, 0)
+
+    def bound(self, arguments: int, threads: int) -> Callable[[], None]:
+        """The same launch as a function of nothing, with no Python in between."""
+        if threads == 1 or self._parallel is None:
+            return partial(self._alone, arguments)
+        return partial(self._parallel, self.address, arguments, threads, 0)
 
     def __repr__(self) -> str:
         code = self.code

@@ -1,0 +1,115 @@
+"""The bridge to autograd: one Function whose forward and backward are the two entries.
+
+Parameters and arguments that require grad are its inputs, so accumulation, hooks, scalers and
+process groups see each gradient where they always do. Invariant: results and gradients handed to
+autograd are referenced by nobody else, so it can take them over instead of copying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import torch
+
+from rudagraph.errors import UsageError
+from rudagraph.runtime.executor import Executor
+
+Tensor = torch.Tensor
+
+
+class Call:
+    """One call on its way through autograd: its tensors, and those that get gradients."""
+
+    __slots__ = ("bridge", "leaves", "weights")
+
+    def __init__(self, bridge: Bridge, leaves: list[Tensor], weights: list[Tensor]) -> None:
+        self.bridge = bridge
+        self.leaves = leaves
+        self.weights = weights
+
+
+class Bridge:
+    """Runs an executor under autograd."""
+
+    def __init__(self, executor: Executor, weight_index: dict[str, int]) -> None:
+        self.executor = executor
+        program = executor.program
+        paths = {leaf.path: place for place, leaf in enumerate(program.contract.leaves)}
+        self.leaf_places: list[int] = []
+        self.weight_places: list[int] = []
+        self.leaf_targets: list[str] = []
+        self.weight_targets: list[str] = []
+        for target, *_ in executor.wiring.gradients:
+            if target.startswith("argument:"):
+                self.leaf_places.append(paths[target.removeprefix("argument:")])
+                self.leaf_targets.append(target)
+            else:
+                self.weight_places.append(weight_index[target])
+                self.weight_targets.append(target)
+        self.targets = (*self.leaf_targets, *self.weight_targets)
+        leaves = program.template.leaves
+        self.fixed = [place for place, leaf in enumerate(leaves) if not leaf.requires_grad]
+        self.differentiable = bool(self.targets) and len(self.fixed) < len(leaves)
+
+    def __call__(self, leaves: list[Tensor], weights: list[Tensor]) -> Sequence[Tensor]:
+        """The results of a call; differentiable if grad mode is enabled."""
+        with _undisturbed():
+            if self.differentiable and torch.is_grad_enabled():
+                inputs = [leaves[place] for place in self.leaf_places]
+                inputs += [weights[place] for place in self.weight_places]
+                results: Sequence[Tensor] = _apply(Call(self, leaves, weights), *inputs)
+                return results
+            with torch.no_grad():
+                return self.executor.forward(leaves, weights, keep=False).results
+
+
+class _Step(torch.autograd.Function):
+    """Its context is the node of the graph; it lives as long as some output does."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *inputs: Tensor) -> tuple[Tensor, ...]:
+        pending = call.bridge.executor.forward(call.leaves, call.weights, keep=True)
+        ctx.pending = pending
+        ctx.bridge = call.bridge
+        ctx.weights = call.weights
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*pending.saved)
+        results = tuple(pending.results)
+        pending.results = []
+        pending.saved = []
+        ctx.mark_non_differentiable(*[results[place] for place in call.bridge.fixed])
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise UsageError(
+                "the step has first-order gradients only, and create_graph=True asks for more",
+                "backward of a step",
+                "call step.model(...) where gradients of gradients are needed",
+            )
+        with _undisturbed():
+            gradients = ctx.bridge.executor.backward(
+                ctx.pending, ctx.saved_tensors, ctx.weights, tangents, _graph_is_kept()
+            )
+        return (None, *[gradients.pop(target) for target in ctx.bridge.targets])
+
+
+_apply: Any = _Step.apply
+
+
+def _graph_is_kept() -> bool:
+    """Whether this backward was called with retain_graph=True."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def _undisturbed() -> AbstractContextManager[object]:
+    """Our own ops run as they are: casts were captured, inference mode would taint the arena."""
+    if not torch.is_autocast_enabled("cpu") and not torch.is_inference_mode_enabled():
+        return nullcontext()
+    stack = ExitStack()
+    stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.autocast("cpu", enabled=False))
+    return stack

@@ -1,0 +1,223 @@
+"""Memory of a step: arenas shared by all its signatures, and one frame of pointers per use.
+
+A `Slot` is an arena and whoever still needs what lies in it. A `Frame` binds one signature's plan
+to one slot: a block of kernel arguments with every pointer in it, and the tensors that library ops
+see. Invariant: a frame holds no reference to anything returned once its entry has run.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rudagraph.errors import UsageError
+from rudagraph.ir.torch_types import to_torch_dtype
+from rudagraph.schedule.plan import BufferKind, ErrorFlag, Launch, Plan, View
+
+Tensor = torch.Tensor
+_NO_TENSOR = torch.empty(0)
+
+
+class Slot:
+    """One arena. `owner` is the forward whose residuals lie in it, until its backward has run."""
+
+    def __init__(self) -> None:
+        self.arena = torch.empty(0, dtype=torch.uint8)
+        self.generation = 0
+        self._owner: weakref.ref[Any] | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a forward that can still be differentiated for the first time lies here."""
+        owner = self._owner() if self._owner is not None else None
+        return owner is not None and not owner.used
+
+    @property
+    def held(self) -> bool:
+        """Whether some graph could still come back for what lies here."""
+        return self._owner is not None and self._owner() is not None
+
+    def own(self, owner: Any) -> None:
+        self._owner = weakref.ref(owner)
+
+    def release(self) -> None:
+        self._owner = None
+
+    def enter(self, size: int) -> None:
+        """Make room; whatever lay here is overwritten from now on."""
+        self.generation += 1
+        self._owner = None
+        if self.arena.numel() < size:
+            self.arena = torch.empty(0, dtype=torch.uint8)  # free the old one first
+            self.arena = torch.empty(size, dtype=torch.uint8)
+
+
+class Slots:
+    """`in_flight` slots for forwards that wait for their backward, and a spare for all others."""
+
+    def __init__(self, in_flight: int) -> None:
+        self.in_flight = in_flight
+        self.slots = [Slot()]
+        self.spare = Slot()
+        self.spare_uses = 0
+
+    def for_training(self) -> Slot:
+        """A slot whose residuals nobody waits for; UsageError where there is none."""
+        slot = self._free()
+        if slot is None:
+            gc.collect()  # an abandoned forward may hang in a reference cycle
+            slot = self._free()
+        if slot is None:
+            raise UsageError(
+                f"{self.in_flight} forward call(s) wait for their backward, and the step keeps "
+                f"residuals of no more (in_flight={self.in_flight})",
+                "call of a step",
+                f"call backward first, drop the earlier outputs, use torch.no_grad() where no "
+                f"gradient is needed, or compile with "
+                f"StaticGraph(model, in_flight={self.in_flight + 1})",
+            )
+        return slot
+
+    def for_evaluation(self) -> Slot:
+        """A slot to run forward in without touching residuals that someone waits for."""
+        for slot in self.slots:
+            if not slot.held:
+                return slot
+        self.spare_uses += 1
+        return self.spare
+
+    def _free(self) -> Slot | None:
+        for slot in self.slots:
+            if not slot.held:
+                return slot
+        if len(self.slots) < self.in_flight:
+            self.slots.append(Slot())
+            return self.slots[-1]
+        return next((slot for slot in self.slots if not slot.waiting), None)
+
+
+@dataclass(frozen=True)
+class Use:
+    """A kernel argument that points into a buffer: its place in the block, its offset in bytes."""
+
+    position: int
+    offset: int
+
+
+class PointerTable:
+    """Where every buffer of a plan appears; computed once for all frames."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.uses: dict[int, list[Use]] = {}
+        self.slots: dict[View, int] = {}
+        self.views: dict[int, list[tuple[int, View]]] = {}
+        self.error_uses: list[Use] = []
+        self.starts: dict[int, int] = {}  # id of a launch -> where its arguments begin
+        self.length = 0
+        entries = [plan.forward, *([plan.backward] if plan.backward else [])]
+        for entry in entries:
+            for launch in entry.launches:
+                self._launch(launch)
+            for result in entry.results:
+                self.slot(result.view)
+
+    def slot(self, view: View) -> int:
+        """The number of a view's tensor in a frame."""
+        if view not in self.slots:
+            number = self.slots[view] = len(self.slots)
+            self.views.setdefault(view.buffer, []).append((number, view))
+        return self.slots[view]
+
+    def _launch(self, launch: Launch) -> None:
+        if launch.kernel is None:
+            for argument in (*launch.arguments, *launch.results):
+                if isinstance(argument, View):
+                    self.slot(argument)
+            return
+        self.starts[id(launch)] = self.length
+        for argument in launch.arguments:
+            if isinstance(argument, View):
+                use = Use(self.length, argument.offset * argument.type.dtype.size)
+                self.uses.setdefault(argument.buffer, []).append(use)
+            elif isinstance(argument, ErrorFlag):
+                self.error_uses.append(Use(self.length, 16 * argument.index))
+            self.length += 1
+
+
+class Frame:
+    """A plan bound to a slot's arena."""
+
+    def __init__(self, table: PointerTable, slot: Slot) -> None:
+        self.table = table
+        self.slot = slot
+        self.block = array("q", bytes(8 * max(table.length, 1)))
+        self.address = self.block.buffer_info()[0]
+        self.tensors: list[Any] = [None] * len(table.slots)
+        self.errors = np.zeros((max(len(table.plan.errors), 1), 2), dtype=np.int64)
+        self.pointers: list[int] = []  # of the weights, as bound
+        self.copied: dict[int, Tensor] = {}  # row-major copies of weights, by buffer
+        self.key = _NO_TENSOR
+        self.forward: Any = None
+        self.backward: Any = None
+        self._arena_pointer = -1
+        address = int(self.errors.ctypes.data)
+        for use in table.error_uses:
+            self.block[use.position] = address + use.offset
+
+    def bind_arena(self) -> None:
+        """Point at the slot's arena, if it is another one than before."""
+        arena = self.slot.arena
+        pointer = arena.data_ptr()
+        if pointer == self._arena_pointer:
+            return
+        self._arena_pointer = pointer
+        for index, buffer in enumerate(self.table.plan.buffers):
+            if buffer.kind is not BufferKind.ARENA:
+                continue
+            for use in self.table.uses.get(index, ()):
+                self.block[use.position] = pointer + buffer.offset + use.offset
+            for slot, view in self.table.views.get(index, ()):
+                dtype = to_torch_dtype(view.type.dtype)
+                offset = buffer.offset // view.type.dtype.size + view.offset
+                tensor = torch.empty(0, dtype=dtype)
+                tensor.set_(arena.untyped_storage(), offset, view.type.shape, view.strides)
+                self.tensors[slot] = tensor
+
+    def bind(self, buffer: int, tensor: Tensor) -> None:
+        """Point at a tensor that holds the whole buffer, row-major from its start."""
+        pointer = tensor.data_ptr()
+        for use in self.table.uses.get(buffer, ()):
+            self.block[use.position] = pointer + use.offset
+        for slot, view in self.table.views.get(buffer, ()):
+            self.tensors[slot] = view_of(tensor, view)
+
+    def bind_root(self, buffer: int, view: View, tensor: Tensor) -> None:
+        """Point at a buffer through a tensor that lies as `view` says."""
+        if view.offset == 0:
+            self.bind(buffer, tensor)
+            return
+        start = int(tensor.storage_offset()) - view.offset
+        self.bind(buffer, tensor.as_strided(view.type.shape, view.strides, start))
+
+    def forget(self, buffers: Sequence[int]) -> None:
+        """Drop the tensors of these buffers."""
+        for buffer in buffers:
+            for slot, _ in self.table.views.get(buffer, ()):
+                self.tensors[slot] = None
+
+
+def view_of(tensor: Tensor, view: View) -> Tensor:
+    """The plan's view over the tensor that holds its buffer."""
+    if view.offset == 0 and tensor.shape == view.type.shape and tensor.stride() == view.strides:
+        return tensor
+    return tensor.as_strided(
+        view.type.shape, view.strides, int(tensor.storage_offset()) + view.offset
+    )

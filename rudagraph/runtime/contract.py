@@ -1,0 +1,283 @@
+"""Writes the contract of a model and a call, and checks calls against it.
+
+The check that passes is a handful of comparisons of flat lists, a few tens of microseconds for two
+hundred parameters; only a check that fails looks closely, and says what differs, where, and what
+to do. Invariant: no call that differs from its contract passes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from rudagraph.errors import ContractError
+from rudagraph.ir.contract import (
+    ArgumentContract,
+    Contract,
+    Modes,
+    ModuleContract,
+    Plain,
+    TensorContract,
+)
+from rudagraph.ir.torch_types import type_of
+from rudagraph.runtime.arguments import DescribedCall
+from rudagraph.runtime.structure import name_of
+from rudagraph.runtime.weights import Weights
+
+# What nn.Module keeps in an instance for itself; the rest of __dict__ is the user's.
+_INTERNAL = frozenset(nn.Module().__dict__) | {"_is_full_backward_hook"}
+HOOK_TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_DEEPEST = 4  # containers in containers that tensors are looked for in
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def build_contract(model: nn.Module, call: DescribedCall) -> Contract:
+    """The contract of `call` on the model as it is now, under the modes that are set now."""
+    return Contract(
+        arguments=call.arguments,
+        leaves=tuple(
+            ArgumentContract(path, type_of(leaf), str(leaf.device), leaf.requires_grad)
+            for path, leaf in zip(call.paths, call.leaves, strict=True)
+        ),
+        tensors=tuple(_tensor_contracts(model)),
+        modules=tuple(
+            _module_contract(path, owner, attributes)
+            for path, owner, attributes in attribute_tables(model)
+        ),
+        modes=current_modes(),
+    )
+
+
+def current_modes() -> Modes:
+    """What is set around this call."""
+    autocast = torch.is_autocast_enabled("cpu")
+    dtype = str(torch.get_autocast_dtype("cpu")).removeprefix("torch.") if autocast else None
+    default = str(torch.get_default_dtype()).removeprefix("torch.")
+    return Modes(torch.is_grad_enabled(), dtype, default)
+
+
+def attribute_tables(model: nn.Module) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Path, owner and attribute dictionary of each module, and of configuration objects in them.
+
+    A configuration is an object with plain attributes that is no module, such as Hugging Face's
+    `model.config`; forward reads it as it reads the module's own attributes.
+    """
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        yield path, module, module.__dict__
+        for name, value in module.__dict__.items():
+            if not name.endswith("config") or id(value) in seen or isinstance(value, nn.Module):
+                continue
+            seen.add(id(value))
+            attributes = getattr(value, "__dict__", None)
+            if isinstance(attributes, dict) and not isinstance(value, type):
+                yield f"{path}.{name}" if path else name, value, attributes
+
+
+def plain_attributes(attributes: dict[str, Any]) -> tuple[tuple[str, Plain], ...]:
+    """The user's own scalars, and tuples of them, in an instance dictionary."""
+    return tuple(
+        (name, value)
+        for name, value in attributes.items()
+        if name not in _INTERNAL and _is_plain(value)
+    )
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def _module_contract(path: str, owner: Any, attributes: dict[str, Any]) -> ModuleContract:
+    module = owner if isinstance(owner, nn.Module) else None
+    hooks = tuple(
+        f"{table.removeprefix('_').removesuffix('s')} {_name(hook)}"
+        for table in HOOK_TABLES
+        for hook in (getattr(module, table).values() if module else ())
+    )
+    return ModuleContract(
+        path=path,
+        type=name_of(type(owner)),
+        training=module.training if module else None,
+        attributes=plain_attributes(attributes),
+        hooks=hooks,
+    )
+
+
+def _name(hook: Any) -> str:
+    return str(getattr(hook, "__qualname__", type(hook).__qualname__))
+
+
+def _attribute_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors that modules hold as plain attributes, or in lists, tuples and dicts of those."""
+    for prefix, module in model.named_modules():
+        for name, value in module.__dict__.items():
+            if name not in _INTERNAL:
+                yield from _tensors_in(value, f"{prefix}.{name}" if prefix else name, 0)
+
+
+def _tensors_in(value: Any, path: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif depth < _DEEPEST and type(value) in (list, tuple, dict):
+        parts = value.items() if type(value) is dict else enumerate(value)
+        for key, part in parts:
+            yield from _tensors_in(part, f"{path}[{key!r}]", depth + 1)
+
+
+def _tensor_contracts(model: nn.Module) -> Iterator[TensorContract]:
+    names: dict[int, list[str]] = {}
+    tensors: dict[int, torch.Tensor] = {}
+    known = [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+        *_attribute_tensors(model),
+    ]
+    for name, tensor in known:
+        names.setdefault(id(tensor), []).append(name)
+        tensors[id(tensor)] = tensor
+    for key, tensor in tensors.items():
+        yield TensorContract(
+            names=tuple(names[key]),
+            type=type_of(tensor),
+            device=str(tensor.device),
+            requires_grad=tensor.requires_grad,
+            parameter=isinstance(tensor, nn.Parameter),
+        )
+
+
+class Checker:
+    """Compares the model with its contract, quickly."""
+
+    def __init__(self, model: nn.Module, contract: Contract) -> None:
+        _check_same_modules(model, contract)
+        self.model = model
+        self.contract = contract
+        names = [name for tensor in contract.tensors for name in tensor.names]
+        self.weights = Weights(model, names)
+        self.tied = _tied_pairs(contract, self.weights)
+        self.first_names = [self.weights.index[tensor.names[0]] for tensor in contract.tensors]
+        self._requires_grad = [t.requires_grad for t in contract.tensors for _ in t.names]
+        self._guard: Callable[..., bool] | None = None
+        self._watch_modules(model)
+        self._watch_attributes(model)
+
+    def _watch_modules(self, model: nn.Module) -> None:
+        modules = list(model.modules())
+        self._tables = [module._modules for module in modules]
+        self._table_sizes = list(map(len, self._tables))
+        self._parents = [module._modules for module in modules for _ in module._modules]
+        self._child_names = [name for module in modules for name in module._modules]
+        self._children = list(map(operator.getitem, self._parents, self._child_names))
+        self._hook_tables = [getattr(m, table) for m in modules for table in HOOK_TABLES]
+        self._hooks = [list(table) for table in self._hook_tables]
+        self._hooked = any(self._hook_tables)
+        self._handles = RemovableHandle.next_id
+
+    def _watch_attributes(self, model: nn.Module) -> None:
+        """Dictionaries with the same attribute names share one getter, run over them in C."""
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        wanted: dict[tuple[str, ...], list[Any]] = {}
+        tables = list(attribute_tables(model))
+        for (_, _, table), module in zip(tables, self.contract.modules, strict=True):
+            names = tuple(name for name, _ in module.attributes)
+            values: list[Any] = [value for _, value in module.attributes]
+            if module.training is not None:
+                names, values = ("training", *names), [module.training, *values]
+            if names:
+                groups.setdefault(names, []).append(table)
+                wanted.setdefault(names, []).append(values[0] if len(names) == 1 else tuple(values))
+        self._attributes = [
+            (operator.itemgetter(*names), dictionaries) for names, dictionaries in groups.items()
+        ]
+        self._values = [wanted[names] for names in groups]
+
+    def model_fits(self, tensors: list[torch.Tensor]) -> bool:
+        """Whether modules, attributes, hooks and tensors are as the contract says."""
+        try:
+            fits = (
+                [[*map(get, tables)] for get, tables in self._attributes] == self._values
+                and [*map(operator.getitem, self._parents, self._child_names)] == self._children
+                and [*map(len, self._tables)] == self._table_sizes
+            )
+        except KeyError:
+            return False
+        return fits and self._hooks_fit() and self._tensors_fit(tensors)
+
+    def _hooks_fit(self) -> bool:
+        if self._handles == RemovableHandle.next_id and not self._hooked:
+            return True
+        hooked = self._hooked or any(self._hook_tables)
+        if hooked and [list(table) for table in self._hook_tables] != self._hooks:
+            return False
+        self._handles = RemovableHandle.next_id
+        return True
+
+    def _tensors_fit(self, tensors: list[torch.Tensor]) -> bool:
+        for first, other in self.tied:
+            if tensors[first] is not tensors[other]:
+                return False
+        if self._guard is not None and self._guard(*tensors):
+            return True
+        if not all(
+            isinstance(tensor, torch.Tensor)
+            and type_of(tensor) == expected.type
+            and tensor.requires_grad == expected.requires_grad
+            and str(tensor.device) == expected.device
+            for expected, tensor in zip(
+                self.contract.tensors, (tensors[i] for i in self.first_names), strict=True
+            )
+        ):
+            return False
+        self._guard = _tensor_guard(tensors)
+        return True
+
+
+def _check_same_modules(model: nn.Module, contract: Contract) -> None:
+    here = [(path, name_of(type(owner))) for path, owner, _ in attribute_tables(model)]
+    there = [(module.path, module.type) for module in contract.modules]
+    for (path, kind), (wanted_path, wanted) in zip(here, there, strict=False):
+        if (path, kind) != (wanted_path, wanted):
+            raise ContractError(
+                f"the model has a {kind.qualname} at {path or 'its root'}, the step was compiled "
+                f"for a {wanted.qualname} at {wanted_path or 'its root'}",
+                path,
+                "compile the step for this model",
+            )
+    if len(here) != len(there):
+        raise ContractError(
+            f"the model has {len(here)} modules, the step was compiled for {len(there)}",
+            hint="compile the step for this model",
+        )
+
+
+def _tied_pairs(contract: Contract, weights: Weights) -> list[tuple[int, int]]:
+    return [
+        (weights.index[tensor.names[0]], weights.index[name])
+        for tensor in contract.tensors
+        for name in tensor.names[1:]
+    ]
+
+
+def _tensor_guard(tensors: list[torch.Tensor]) -> Callable[..., bool] | None:
+    """PyTorch's own check of many tensors in one call: dtype, device, flags, shape, strides.
+
+    It is private, so it only ever speeds up a check that the comparison above would pass as well;
+    where it is missing, or says no (under autocast, say), that comparison decides.
+    """
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+
+        shapes: Any = [list(tensor.shape) for tensor in tensors]
+        strides: Any = [list(tensor.stride()) for tensor in tensors]
+        guards = TensorGuards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
+    except (ImportError, TypeError, RuntimeError):
+        return None
+    check: Callable[..., bool] = guards.check
+    return check

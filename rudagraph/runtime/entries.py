@@ -1,0 +1,316 @@
+"""One entry of a plan as a list of functions without arguments, bound to a frame.
+
+`EntryPlan` finds once when outputs are allocated and library results dropped; `entry_steps` makes
+the functions. Invariant: a step reads only its frame, so running an entry is running the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from rudagraph.errors import ContractError
+from rudagraph.ir.torch_types import to_torch_dtype
+from rudagraph.ir.types import TensorType, row_major_strides
+from rudagraph.runtime.buffers import Frame, PointerTable
+from rudagraph.runtime.library import maker, writer
+from rudagraph.schedule.plan import BufferKind, Entry, ErrorFlag, Launch, Plan, View
+
+Tensor = torch.Tensor
+Step = Callable[[], object]
+
+
+class EntryPlan:
+    """An entry, and which buffers appear and disappear at each of its launches."""
+
+    def __init__(self, plan: Plan, table: PointerTable, entry: Entry, later: Entry | None) -> None:
+        self.plan = plan
+        self.table = table
+        self.entry = entry
+        self.allocations: list[list[int]] = [[] for _ in entry.launches]
+        self.drops: list[list[int]] = [[] for _ in entry.launches]
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for position, launch in enumerate(entry.launches):
+            for buffer in _buffers(launch):
+                first.setdefault(buffer, position)
+                last[buffer] = position
+        kept = {result.view.buffer for result in entry.results}
+        for launch in later.launches if later else ():
+            kept.update(_buffers(launch))
+        if later:
+            kept.update(result.view.buffer for result in later.results)
+        for buffer, position in first.items():
+            kind = plan.buffers[buffer].kind
+            if kind is BufferKind.OUTPUT and self._made_by(entry.launches[position]):
+                self.allocations[position].append(buffer)
+        for buffer, position in last.items():
+            if plan.buffers[buffer].kind is BufferKind.LIBRARY and buffer not in kept:
+                self.drops[position].append(buffer)
+        self.returned: dict[int, list[View]] = {}
+        for result in entry.results:
+            views = self.returned.setdefault(result.view.buffer, [])
+            if result.view not in views:
+                views.append(result.view)
+
+    @staticmethod
+    def _made_by(launch: Launch) -> bool:
+        """Whether the launch writes into memory that must be there before."""
+        return launch.kernel is not None or writer(launch) is not None
+
+
+class BoundEntry:
+    """The steps of one frame's entry. Kernel steps are made anew when the threads change."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.steps: list[Step] = []
+        self._kernels: list[tuple[int, Any, int]] = []  # (step, launcher, address of arguments)
+        self._launches: dict[int, Launch] = {}
+
+    def add(self, step: Step, launch: Launch | None = None) -> None:
+        if launch is not None:
+            self._launches[id(step)] = launch
+        self.steps.append(step)
+
+    def add_kernel(self, launcher: Any, address: int, launch: Launch) -> None:
+        self._kernels.append((len(self.steps), launcher, address))
+        self.add(launcher.bound(address, self.threads), launch)
+
+    def bind_threads(self, threads: int) -> None:
+        self.threads = threads
+        for position, launcher, address in self._kernels:
+            launch = self._launches.pop(id(self.steps[position]))
+            self.steps[position] = launcher.bound(address, threads)
+            self._launches[id(self.steps[position])] = launch
+
+    def launch_of(self, step: Step | None) -> Launch | None:
+        return self._launches.get(id(step))
+
+
+def entry_steps(plan: EntryPlan, frame: Frame, launchers: Mapping[str, Any]) -> BoundEntry:
+    """All steps of an entry, in order."""
+    bound = BoundEntry(torch.get_num_threads())
+    checked = not any(
+        isinstance(argument, ErrorFlag)
+        for launch in plan.entry.launches
+        for argument in launch.arguments
+    )
+    for position, launch in enumerate(plan.entry.launches):
+        for buffer in plan.allocations[position]:
+            bound.add(_allocate(plan, frame, buffer))
+        if not checked and _writes_outside(plan.plan, launch):
+            bound.add(_check_errors(plan, frame))  # before the model's own buffers change
+            checked = True
+        if launch.kernel is not None:
+            address = frame.address + 8 * plan.table.starts[id(launch)]
+            bound.add_kernel(launchers[launch.kernel], address, launch)
+            for view in launch.results:
+                if plan.plan.buffers[view.buffer].kind is BufferKind.BOUND:
+                    bound.add(_mark_changed(frame, plan.table.slot(view)))
+        else:
+            bound.add(_library_step(plan, frame, launch), launch)
+        if plan.drops[position]:
+            bound.add(_drop(frame, plan.drops[position]))
+    if not checked:
+        bound.add(_check_errors(plan, frame))
+    return bound
+
+
+def _buffers(launch: Launch) -> list[int]:
+    views = (*launch.arguments, *launch.results)
+    return [view.buffer for view in views if isinstance(view, View)]
+
+
+def _writes_outside(plan: Plan, launch: Launch) -> bool:
+    return any(plan.buffers[view.buffer].kind is BufferKind.BOUND for view in launch.results)
+
+
+def _mark_changed(frame: Frame, slot: int) -> Step:
+    """A kernel's write is unknown to autograd; say so, as PyTorch's own ops do."""
+    tensors = frame.tensors
+    return lambda: torch.autograd.graph.increment_version(tensors[slot])
+
+
+# ---- memory
+
+
+def _allocate(plan: EntryPlan, frame: Frame, buffer: int) -> Step:
+    """A fresh tensor for an output, shaped as it is returned if one view returns all of it."""
+    whole, kind = _root(plan, buffer)
+    shape, dtype = kind.shape, to_torch_dtype(kind.dtype)
+    empty = torch.empty
+    uses = [(use.position, use.offset) for use in plan.table.uses.get(buffer, ())]
+    block, tensors = frame.block, frame.tensors
+    if whole is not None:
+        only = plan.table.views.get(buffer, [])
+        if len(only) == 1:
+            slot = only[0][0]
+
+            def allocate_whole() -> None:
+                tensor = tensors[slot] = empty(shape, dtype=dtype)
+                pointer = tensor.data_ptr()
+                for position, offset in uses:
+                    block[position] = pointer + offset
+
+            return allocate_whole
+        return lambda: frame.bind(buffer, empty(shape, dtype=dtype))
+    single = plan.returned.get(buffer, [])
+
+    def allocate() -> None:
+        root = empty(shape, dtype=dtype)
+        frame.bind(buffer, root)
+        if len(single) == 1:
+            # Returned through one view only: a tensor of its own, so that it may be changed.
+            view = single[0]
+            tensor = empty(0, dtype=dtype)
+            tensor.set_(root.untyped_storage(), view.offset, view.type.shape, view.strides)
+            tensors[plan.table.slot(view)] = tensor
+
+    return allocate
+
+
+def _root(plan: EntryPlan, buffer: int) -> tuple[View | None, TensorType]:
+    """The view that shows a buffer whole and row-major, if any, and the type to allocate."""
+    views = [view for _, view in plan.table.views.get(buffer, [])]
+    for view in views:
+        size = plan.plan.buffers[buffer].bytes
+        row_major = view.strides == row_major_strides(view.type.shape)
+        if view.offset == 0 and row_major and view.type.bytes == size:
+            return view, view.type
+    dtype = views[0].type.dtype
+    return None, TensorType(dtype, (plan.plan.buffers[buffer].bytes // dtype.size,))
+
+
+def _drop(frame: Frame, buffers: list[int]) -> Step:
+    slots = [slot for buffer in buffers for slot, _ in frame.table.views.get(buffer, ())]
+    tensors = frame.tensors
+
+    def drop() -> None:
+        for slot in slots:
+            tensors[slot] = None
+
+    return drop
+
+
+# ---- library ops
+
+
+def _library_step(plan: EntryPlan, frame: Frame, launch: Launch) -> Step:
+    tensors = frame.tensors
+    write = writer(launch)
+    reads = [
+        plan.table.slot(argument) if isinstance(argument, View) else None
+        for argument in launch.arguments
+    ]
+    if write is None:
+        return _making_step(plan, frame, launch, reads)
+    out = plan.table.slot(launch.results[0])
+    match reads:
+        case [int(first)]:
+            return lambda: write(tensors[out], tensors[first])
+        case [int(first), int(second)]:
+            return lambda: write(tensors[out], tensors[first], tensors[second])
+    operands = _operands(launch, reads, tensors)
+    return lambda: write(tensors[out], *operands())
+
+
+def _operands(
+    launch: Launch, reads: list[int | None], tensors: list[Any]
+) -> Callable[[], list[Any]]:
+    fixed = list(launch.arguments)
+    return lambda: [
+        value if slot is None else tensors[slot] for slot, value in zip(reads, fixed, strict=True)
+    ]
+
+
+def _making_step(plan: EntryPlan, frame: Frame, launch: Launch, reads: list[int | None]) -> Step:
+    """Run an op that allocates, and put what it gives where the plan has it."""
+    make = maker(launch)
+    operands = _operands(launch, reads, frame.tensors)
+    places = [_placing(plan, frame, view) for view in launch.results]
+
+    def run() -> None:
+        made = make(*operands())
+        for place, tensor in zip(places, made, strict=True):
+            place(tensor)
+
+    return run
+
+
+def _placing(plan: EntryPlan, frame: Frame, view: View) -> Callable[[Tensor], None]:
+    kind = plan.plan.buffers[view.buffer].kind
+    slot = plan.table.slot(view)
+    if kind in (BufferKind.ARENA, BufferKind.BOUND):
+        tensors = frame.tensors
+
+        def copy(tensor: Tensor) -> None:
+            tensors[slot].copy_(tensor)
+
+        return copy
+    shape, strides, dtype = view.type.shape, view.strides, to_torch_dtype(view.type.dtype)
+
+    def adopt(tensor: Tensor) -> None:
+        if tensor.stride() != strides and not lies_as(tensor, strides):
+            laid_out = torch.empty_strided(shape, strides, dtype=dtype)
+            tensor = laid_out.copy_(tensor)
+        frame.bind_root(view.buffer, view, tensor)
+
+    return adopt
+
+
+def lies_as(tensor: Tensor, strides: tuple[int, ...]) -> bool:
+    """Whether the tensor has these strides, wherever they matter."""
+    return tensor.numel() == 0 or all(
+        extent == 1 or here == wanted
+        for extent, here, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True)
+    )
+
+
+# ---- error flags
+
+
+def _check_errors(plan: EntryPlan, frame: Frame) -> Step:
+    flags = frame.errors
+
+    def check() -> None:
+        if not flags.any():
+            return
+        index = int(flags[:, 0].nonzero()[0][0])
+        value = int(flags[index, 1])
+        flags[:] = 0
+        raise index_error(plan, index, value)
+
+    return check
+
+
+def index_error(plan: EntryPlan, index: int, value: int) -> ContractError:
+    """The error for flag number `index`: an op met `value` outside its table."""
+    location = plan.plan.errors[index]
+    launch = next(
+        launch
+        for launch in plan.entry.launches
+        if any(isinstance(a, ErrorFlag) and a.index == index for a in launch.arguments)
+    )
+    rows = _table_rows(launch)
+    table = f"a table of {rows} rows" if rows is not None else "its table"
+    where = " ".join(part for part in (location.module, location.line) if part)
+    return ContractError(
+        f"index {value} is out of range for {table} in {launch.opcode} {launch.label}",
+        where,
+        "check the indices and class labels of this batch",
+    )
+
+
+def _table_rows(launch: Launch) -> int | None:
+    """Rows of the table that an op looks up in: of its operand, or as an attribute says."""
+    for name, value in launch.attributes:
+        if name == "rows" and isinstance(value, int):
+            return value
+    for argument in launch.arguments:
+        if isinstance(argument, View) and argument.type.rank == 2:
+            classes = launch.opcode.startswith("cross_entropy")
+            return argument.type.shape[1 if classes else 0]
+    return None

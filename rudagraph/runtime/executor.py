@@ -1,0 +1,297 @@
+"""Runs the two entries of a program; everything was decided when the plan was bound.
+
+Input: tensors of a call, or upstream gradients. Output: results, or gradients, in memory that
+belongs to nobody else. A frame's entry is a list of functions without arguments: launch a kernel,
+run a library op, allocate an output, drop a tensor. Invariant: after an error nothing waits, no
+buffer of the model has changed, and the next call works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from rudagraph.errors import ContractError, RudagraphError, UsageError
+from rudagraph.ir.torch_types import to_torch_dtype
+from rudagraph.runtime.buffers import Frame, PointerTable, Slot, Slots
+from rudagraph.runtime.entries import BoundEntry, EntryPlan, entry_steps
+from rudagraph.runtime.wiring import Wiring
+from rudagraph.schedule.program import Program
+
+Tensor = torch.Tensor
+_FREED = -1
+
+
+class Pending:
+    """A forward whose backward may come: where its residuals are and what they rely on."""
+
+    __slots__ = (
+        "__weakref__",
+        "copies",
+        "frame",
+        "generation",
+        "pointers",
+        "results",
+        "saved",
+        "used",
+        "versions",
+    )
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.generation = frame.slot.generation
+        self.used = False  # a backward has begun
+        self.results: list[Tensor] = []
+        self.saved: list[Tensor] = []  # for autograd to keep: arguments and results
+        self.copies: dict[int, Tensor] = {}  # row-major copies of arguments, by buffer
+        self.versions: list[int] = []
+        self.pointers: list[int] = []
+
+
+class Executor:
+    """One program, its kernels and its frames.
+
+    `weight_index` maps parameter and buffer paths to places in the list of the model's tensors
+    that each call brings.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        launchers: Mapping[str, Any],
+        weight_index: Mapping[str, int],
+        slots: Slots,
+    ) -> None:
+        plan = program.plan
+        self.program = program
+        self.launchers = launchers
+        self.slots = slots
+        self.table = PointerTable(plan)
+        self.wiring = Wiring(program, self.table, weight_index)
+        self._forward = EntryPlan(plan, self.table, plan.forward, plan.backward)
+        self._backward = EntryPlan(plan, self.table, plan.backward, None) if plan.backward else None
+        self._frames: dict[int, Frame] = {}
+        self._result_types = [view.type for view in self.wiring.result_views]
+
+    # ---- forward
+
+    def forward(self, leaves: list[Tensor], weights: list[Tensor], keep: bool) -> Pending:
+        """Run the forward entry; with `keep`, its residuals stay until `backward`."""
+        wiring = self.wiring
+        slot = self.slots.for_training() if keep else self.slots.for_evaluation()
+        frame = self._frame(slot, weights)
+        pending = Pending(frame)
+        forgotten = wiring.dynamic
+        try:
+            self._bind_arguments(pending, leaves, weights)
+            if wiring.keys:
+                frame.key.random_()
+            self._run(frame.forward)
+            self._write_back(pending, leaves, weights)
+            tensors = frame.tensors
+            results = [tensors[number] for number in wiring.result_slots]
+            for position in wiring.own_copies:
+                results[position] = results[position].clone()
+            pending.results = results
+            if keep:
+                self._keep(pending, leaves, weights)
+                forgotten = wiring.forgotten
+        finally:
+            frame.forget(forgotten)
+        return pending
+
+    def _frame(self, slot: Slot, weights: list[Tensor]) -> Frame:
+        slot.enter(self.program.plan.arena_bytes)
+        frame = self._frames.get(id(slot))
+        if frame is None:
+            frame = self._frames[id(slot)] = self._new_frame(slot)
+        frame.bind_arena()
+        pointers = [weights[place].data_ptr() for place in self.wiring.weight_places]
+        if pointers != frame.pointers or frame.copied:
+            self._bind_weights(frame, weights)
+            frame.pointers = pointers
+        return frame
+
+    def _new_frame(self, slot: Slot) -> Frame:
+        frame = Frame(self.table, slot)
+        for buffer, tensor in self.wiring.constants:
+            frame.bind(buffer, tensor)
+        for buffer in self.wiring.keys:
+            frame.key = torch.zeros((), dtype=torch.int64)
+            frame.bind(buffer, frame.key)
+        frame.forward = entry_steps(self._forward, frame, self.launchers)
+        if self._backward is not None:
+            frame.backward = entry_steps(self._backward, frame, self.launchers)
+        return frame
+
+    def _bind_weights(self, frame: Frame, weights: list[Tensor]) -> None:
+        frame.copied = {}
+        for place, buffer in self.wiring.weights:
+            tensor = weights[place].detach()
+            if not tensor.is_contiguous():
+                tensor = frame.copied[buffer] = tensor.contiguous()
+            frame.bind(buffer, tensor)
+
+    def _bind_arguments(
+        self, pending: Pending, leaves: list[Tensor], weights: list[Tensor]
+    ) -> None:
+        frame = pending.frame
+        for place, buffer in self.wiring.arguments:
+            leaf = leaves[place].detach()
+            if not leaf.is_contiguous():
+                leaf = pending.copies[buffer] = leaf.contiguous()
+            frame.bind(buffer, leaf)
+        for place, _ in self.wiring.written_arguments:
+            _refuse_overlap(self.program.contract.leaves[place].path, leaves, place, weights)
+
+    def _write_back(self, pending: Pending, leaves: list[Tensor], weights: list[Tensor]) -> None:
+        """What forward wrote into row-major copies goes to the tensors they were made of."""
+        for place, buffer in self.wiring.written_arguments:
+            if buffer in pending.copies:
+                leaves[place].copy_(pending.copies[buffer])
+        if pending.frame.copied:
+            for place, buffer in self.wiring.weights:
+                if buffer in self.wiring.written_weights and buffer in pending.frame.copied:
+                    weights[place].copy_(pending.frame.copied[buffer])
+
+    def _keep(self, pending: Pending, leaves: list[Tensor], weights: list[Tensor]) -> None:
+        wiring = self.wiring
+        copies = {b: pending.copies[b] for _, b in wiring.saved_arguments if b in pending.copies}
+        pending.copies = copies
+        pending.saved = [leaves[place] for place, b in wiring.saved_arguments if b not in copies]
+        pending.saved += [pending.results[position] for position, _ in wiring.saved_results]
+        saved = [weights[place] for place in wiring.saved_weights]
+        pending.versions = [tensor._version for tensor in saved]
+        pending.pointers = [tensor.data_ptr() for tensor in saved]
+        pending.frame.slot.own(pending)
+
+    # ---- backward
+
+    def backward(
+        self,
+        pending: Pending,
+        saved: Sequence[Tensor],
+        weights: list[Tensor],
+        tangents: Sequence[Tensor | None],
+        retain: bool,
+    ) -> dict[str, Tensor | None]:
+        """Gradients by target; None where no upstream gradient reaches one."""
+        frame = pending.frame
+        self._check_residuals(pending, weights)
+        pending.used = True
+        held: list[Tensor] = []  # kernels see pointers only
+        try:
+            self._bind_saved(pending, saved)
+            for position, buffer in enumerate(self.wiring.tangent_buffers):
+                if buffer is not None:
+                    tangent = self._tangent(position, tangents[position])
+                    held.append(tangent)
+                    frame.bind(buffer, tangent)
+            self._run(frame.backward)
+            return self._gradients(frame, tangents)
+        finally:
+            frame.forget(self.wiring.forgotten if retain else self.wiring.dynamic)
+            if not retain:
+                frame.slot.release()
+                pending.generation = _FREED
+                pending.copies = {}
+
+    def _check_residuals(self, pending: Pending, weights: list[Tensor]) -> None:
+        if pending.generation == _FREED:
+            raise UsageError(
+                "backward was called a second time, and the residuals of the step are freed",
+                "backward of a step",
+                "pass retain_graph=True to the first backward",
+            )
+        if pending.generation != pending.frame.slot.generation:
+            raise UsageError(
+                "a later forward call has overwritten the residuals of this one",
+                "backward of a step",
+                f"compile with StaticGraph(model, in_flight={self.slots.in_flight + 1})",
+            )
+        current = [weights[place] for place in self.wiring.saved_weights]
+        pointers = [tensor.data_ptr() for tensor in current]
+        versions = [tensor._version for tensor in current]
+        if pointers != pending.pointers:
+            raise self._changed(pending.pointers, pointers, "moved to other memory")
+        if versions != pending.versions:
+            raise self._changed(pending.versions, versions, "changed in place")
+
+    def _changed(self, before: list[int], now: list[int], how: str) -> UsageError:
+        index = next(i for i, (old, new) in enumerate(zip(before, now, strict=True)) if old != new)
+        return UsageError(
+            "one of the variables needed for gradient computation has been modified: "
+            f"{self.wiring.saved_names[index]} was {how} between forward and backward",
+            "backward of a step",
+            "call backward before optimizer.step(), or run forward again",
+        )
+
+    def _bind_saved(self, pending: Pending, saved: Sequence[Tensor]) -> None:
+        frame, wiring = pending.frame, self.wiring
+        remaining = iter(saved)
+        for _, buffer in wiring.saved_arguments:
+            copy = pending.copies.get(buffer)
+            frame.bind(buffer, next(remaining).detach() if copy is None else copy)
+        for position, buffer in wiring.saved_results:
+            frame.bind_root(buffer, wiring.result_views[position], next(remaining).detach())
+
+    def _tangent(self, position: int, tangent: Tensor | None) -> Tensor:
+        if tangent is not None:
+            return tangent.contiguous()
+        kind = self._result_types[position]
+        return torch.zeros(kind.shape, dtype=to_torch_dtype(kind.dtype))
+
+    def _gradients(
+        self, frame: Frame, tangents: Sequence[Tensor | None]
+    ) -> dict[str, Tensor | None]:
+        tensors = frame.tensors
+        partial = any(tangent is None for tangent in tangents)
+        gradients: dict[str, Tensor | None] = {}
+        for target, number, copied, needs in self.wiring.gradients:
+            if partial and needs and all(tangents[position] is None for position in needs):
+                gradients[target] = None
+            else:
+                gradients[target] = tensors[number].clone() if copied else tensors[number]
+        return gradients
+
+    # ---- running
+
+    def _run(self, entry: BoundEntry) -> None:
+        threads = torch.get_num_threads()
+        if threads != entry.threads:
+            entry.bind_threads(threads)
+        step: Callable[[], object] | None = None
+        try:
+            for step in entry.steps:
+                step()
+        except RudagraphError:
+            raise
+        except (IndexError, RuntimeError, ValueError, TypeError) as error:
+            raise _located(entry, step, error) from error
+
+
+def _located(entry: BoundEntry, step: Callable[[], object] | None, error: Exception) -> Exception:
+    """The library's error with the place in the user's program that it comes from."""
+    launch = entry.launch_of(step)
+    if launch is None:
+        return error
+    where = " ".join(part for part in (launch.location.module, launch.location.line) if part)
+    return ContractError(
+        f"{launch.opcode} {launch.label} failed: {error}",
+        where,
+        "check the values of this batch against what the model takes",
+    )
+
+
+def _refuse_overlap(path: str, leaves: list[Tensor], place: int, weights: list[Tensor]) -> None:
+    """An argument that forward changes must not share memory with anything else."""
+    storage = leaves[place].untyped_storage().data_ptr()
+    others = [*leaves[:place], *leaves[place + 1 :], *weights]
+    if any(other.untyped_storage().data_ptr() == storage for other in others):
+        raise ContractError(
+            f"argument {path} is changed in place and shares memory (an alias) with another tensor",
+            f"argument {path}",
+            "pass a copy: .clone()",
+        )

@@ -1,0 +1,122 @@
+"""Text about a program: what runs, what is kept for backward, what memory it needs.
+
+Input: a program. Output: lines for a person. Invariant: the same program gives the same text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rudagraph.schedule.plan import Buffer, BufferKind, Entry, Launch, Moment, Plan, View
+from rudagraph.schedule.program import Program
+
+_BAR = 40
+
+
+class MemoryReport:
+    """Planned memory beyond the weights; `print(report)` draws its timeline."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.peak_bytes: int = plan.peak_bytes
+        self.arena_bytes: int = plan.arena_bytes
+        self.timeline: tuple[Moment, ...] = plan.timeline
+        self.saved_bytes: int = sum(buffer.bytes for buffer in saved_buffers(plan))
+
+    def __str__(self) -> str:
+        lines = [
+            f"planned peak beyond the weights: {size(self.peak_bytes)}",
+            f"arena {size(self.arena_bytes)}, saved for backward {size(self.saved_bytes)}",
+        ]
+        moments = _thinned(self.timeline)
+        for moment in moments:
+            bar = "█" * max(1, round(_BAR * moment.bytes / max(self.peak_bytes, 1)))
+            name = f"{moment.entry} {moment.launch}"
+            mark = " ← peak" if moment.bytes == self.peak_bytes else ""
+            lines.append(f"  {name:<14} {size(moment.bytes):>10} {bar}{mark}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def explain_program(program: Program, title: str) -> str:
+    """Everything a person asks about one signature."""
+    plan = program.plan
+    lines = [f"signature {title}"]
+    for entry in (plan.forward, plan.backward):
+        if entry is not None:
+            lines += _entry(entry)
+    saved = saved_buffers(plan)
+    lines.append(f"saved for backward: {len(saved)} values, {size(sum(b.bytes for b in saved))}")
+    for buffer in sorted(saved, key=lambda buffer: -buffer.bytes):
+        lines.append(f"  {size(buffer.bytes):>10}  {buffer.name}")
+    lines.append(
+        f"memory beyond the weights: peak {size(plan.peak_bytes)}, arena {size(plan.arena_bytes)}"
+    )
+    return "\n".join(lines)
+
+
+def _entry(entry: Entry) -> list[str]:
+    kernels = [launch for launch in entry.launches if launch.kernel is not None]
+    library = [launch for launch in entry.launches if launch.kernel is None]
+    distinct = len({launch.kernel for launch in kernels})
+    lines = [
+        f"{entry.name}: {len(kernels)} kernel launches ({distinct} kernels), "
+        f"{len(library)} library ops"
+    ]
+    counts = Counter(map(_name, library))
+    if counts:
+        ops = ", ".join(f"{name} ×{count}" for name, count in sorted(counts.items()))
+        lines.append(f"  library ops: {ops}")
+    lines += [_launch(launch) for launch in entry.launches]
+    return lines
+
+
+def _launch(launch: Launch) -> str:
+    results = ", ".join(str(view.type) for view in launch.results)
+    moved = sum(
+        view.type.bytes for view in (*launch.arguments, *launch.results) if isinstance(view, View)
+    )
+    how = f"kernel {launch.kernel}" if launch.kernel else f"library {_name(launch)}"
+    place = " ".join(part for part in (launch.location.module, launch.location.line) if part)
+    comment = f"  # {place}" if place else ""
+    return f"  {how:<44} {launch.label} {results}  {size(moved)}{comment}"
+
+
+def _name(launch: Launch) -> str:
+    target = next((value for key, value in launch.attributes if key == "target"), None)
+    return str(target) if launch.opcode == "library" and target else launch.opcode
+
+
+def saved_buffers(plan: Plan) -> list[Buffer]:
+    """Buffers made by forward that backward reads, the model's own and arguments left out."""
+    if plan.backward is None:
+        return []
+    made = {view.buffer for launch in plan.forward.launches for view in launch.results}
+    read = {
+        view.buffer
+        for launch in plan.backward.launches
+        for view in launch.arguments
+        if isinstance(view, View)
+    }
+    buffers = [plan.buffers[index] for index in sorted(made & read)]
+    return [buffer for buffer in buffers if buffer.kind is not BufferKind.BOUND]
+
+
+def size(count: int) -> str:
+    """A number of bytes as a person reads it."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError
+
+
+def _thinned(timeline: tuple[Moment, ...], most: int = 40) -> list[Moment]:
+    """At most so many moments, each the largest of its stretch, so the peak is among them."""
+    if len(timeline) <= most:
+        return list(timeline)
+    stretch = -(-len(timeline) // most)
+    parts = [timeline[start : start + stretch] for start in range(0, len(timeline), stretch)]
+    return [max(part, key=lambda moment: moment.bytes) for part in parts]

@@ -1,0 +1,256 @@
+"""Says how a call differs from a contract: what, where, and what to do about it.
+
+Only runs where the quick check has failed. Input: the call and the model as they are, and a
+contract. Output: all differences, the ones that the caller caused first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from rudagraph.errors import ContractError, RudagraphError
+from rudagraph.ir.contract import Contract, ModuleContract
+from rudagraph.ir.torch_types import to_torch_dtype, type_of
+from rudagraph.ir.tree import Constant, Node, Reference, Spelled, TensorLeaf, Tree
+from rudagraph.runtime.arguments import DescribedCall
+from rudagraph.runtime.contract import HOOK_TABLES, attribute_tables, current_modes
+from rudagraph.runtime.weights import locate
+
+ADD = (
+    "add this signature to the step with step.add(...), called as the model is; "
+    "for a smaller last batch DataLoader(drop_last=True) avoids it; "
+    "step.model(...) runs the model without the step"
+)
+COMPILE_AGAIN = "undo the change, or compile the step again"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not as the contract says."""
+
+    what: str
+    where: str
+    hint: str = ADD
+
+
+def contract_error(differences: list[Difference]) -> ContractError:
+    """The error that shows the first few differences."""
+    first = differences[0]
+    further = [f"also: {difference.what}" for difference in differences[1:4]]
+    if len(differences) > 4:
+        further.append(f"and {len(differences) - 4} more differences")
+    return ContractError("\n".join([first.what, *further]), first.where, first.hint)
+
+
+def differences(model: nn.Module, call: DescribedCall, contract: Contract) -> list[Difference]:
+    """Everything in which this call of the model, now, is not the contract's."""
+    return [
+        *_arguments(call, contract),
+        *_leaves(call, contract),
+        *_modes(contract),
+        *_modules(model, contract),
+        *_tensors(model, contract),
+    ]
+
+
+def _arguments(call: DescribedCall, contract: Contract) -> Iterator[Difference]:
+    given, wanted = dict(call.arguments), dict(contract.arguments)
+    for path, tree in wanted.items():
+        if path not in given:
+            what = f"argument {path} is left out; the step was compiled for {_describe(tree)}"
+            yield Difference(what, f"argument {path}")
+        else:
+            yield from _trees(path, given[path], tree)
+    for path, tree in given.items():
+        if path not in wanted:
+            what = f"argument {path} is {_describe(tree)}; the step was compiled without it"
+            yield Difference(what, f"argument {path}")
+
+
+def _trees(path: str, given: Tree, wanted: Tree) -> Iterator[Difference]:
+    match given, wanted:
+        case TensorLeaf(), TensorLeaf():
+            return
+        case Node(), Node() if (given.type, given.keys) == (wanted.type, wanted.keys):
+            for here, there in zip(given.children, wanted.children, strict=True):
+                yield from _trees(path, here, there)
+            return
+    if given != wanted:
+        what = f"argument {path} is {_describe(given)}, the step was compiled for"
+        yield Difference(f"{what} {_describe(wanted)}", f"argument {path}")
+
+
+def _describe(tree: Tree) -> str:
+    match tree:
+        case TensorLeaf():
+            return "a tensor"
+        case Constant(value):
+            return "None" if value is None else f"the {type(value).__name__} {value!r}"
+        case Reference(name):
+            return str(name)
+        case Spelled(type_name, text):
+            return f"{type_name}({text!r})"
+        case Node():
+            keys = ", ".join(map(str, tree.keys[:6]))
+            return f"a {tree.type.qualname} of {len(tree.keys)} ({keys})"
+    return "left out"
+
+
+def _leaves(call: DescribedCall, contract: Contract) -> Iterator[Difference]:
+    grad = torch.is_grad_enabled() and contract.modes.grad
+    wanted = {leaf.path: leaf for leaf in contract.leaves}
+    for path, tensor in zip(call.paths, call.leaves, strict=True):
+        expected = wanted.get(path)
+        if expected is None:
+            continue
+        where = f"argument {path}"
+        try:
+            found = type_of(tensor)
+        except RudagraphError as error:
+            yield Difference(error.what, where, error.hint)
+            continue
+        dtype = _torch_name(tensor.dtype)
+        if found.shape != expected.type.shape:
+            yield Difference(
+                f"argument {path} has shape {_shape(found.shape)}, "
+                f"the step was compiled for {_shape(expected.type.shape)}",
+                where,
+            )
+        if found.dtype is not expected.type.dtype:
+            from_dtype = _dtype_name(expected.type.dtype)
+            yield Difference(
+                f"argument {path} has dtype {dtype}, the step was compiled for {from_dtype}", where
+            )
+        if str(tensor.device) != expected.device:
+            yield Difference(
+                f"argument {path} is on {tensor.device}, the step was compiled for "
+                f"{expected.device}",
+                where,
+                f"move it with .to({expected.device!r})",
+            )
+        if grad and tensor.requires_grad != expected.requires_grad:
+            state = "requires grad" if tensor.requires_grad else "does not require grad"
+            yield Difference(
+                f"argument {path} {state}, the step was compiled for "
+                f"requires_grad={expected.requires_grad}",
+                where,
+            )
+
+
+def _modes(contract: Contract) -> Iterator[Difference]:
+    now = current_modes()
+    if now.grad and not contract.modes.grad:
+        yield Difference(
+            "grad mode is enabled, the step was compiled under no_grad and has no backward",
+            "grad mode",
+        )
+    if now.autocast != contract.modes.autocast:
+        yield Difference(
+            f"autocast is {now.autocast or 'off'}, the step was compiled for "
+            f"{contract.modes.autocast or 'off'}",
+            "autocast",
+        )
+    if now.default_dtype != contract.modes.default_dtype:
+        yield Difference(
+            f"the default dtype is {now.default_dtype}, the step was compiled for "
+            f"{contract.modes.default_dtype}",
+            "torch.set_default_dtype",
+        )
+
+
+def _modules(model: nn.Module, contract: Contract) -> Iterator[Difference]:
+    here = {path: (owner, table) for path, owner, table in attribute_tables(model)}
+    for wanted in contract.modules:
+        if wanted.path not in here:
+            what = f"module {wanted.path} is gone; the step was compiled with it"
+            yield Difference(what, wanted.path, COMPILE_AGAIN)
+            continue
+        yield from _module(*here.pop(wanted.path), wanted)
+    for path in here:
+        what = f"module {path} is new; the step was compiled without it"
+        yield Difference(what, path, COMPILE_AGAIN)
+
+
+def _module(owner: Any, table: dict[str, Any], wanted: ModuleContract) -> Iterator[Difference]:
+    path = wanted.path or "model"
+    if wanted.training is not None and owner.training != wanted.training:
+        mode = {True: "train", False: "eval"}
+        yield Difference(
+            f"{path} is in {mode[owner.training]} mode, the step was compiled for "
+            f"{mode[wanted.training]} mode",
+            path,
+        )
+    for name, value in wanted.attributes:
+        if name not in table:
+            yield Difference(f"{path}.{name} is gone, it was {value!r}", path, COMPILE_AGAIN)
+        elif type(table[name]) is not type(value) or repr(table[name]) != repr(value):
+            yield Difference(
+                f"{path}.{name} is {table[name]!r}, the step was compiled for {value!r}",
+                f"{path}.{name}",
+            )
+    if not isinstance(owner, nn.Module):
+        return
+    count = sum(len(getattr(owner, hooks)) for hooks in HOOK_TABLES)
+    if count != len(wanted.hooks):
+        yield Difference(
+            f"{path} has {count} hooks, the step was compiled with {len(wanted.hooks)}",
+            path,
+            "register hooks before compiling: the step runs those it was compiled with; "
+            "or " + COMPILE_AGAIN,
+        )
+
+
+def _tensors(model: nn.Module, contract: Contract) -> Iterator[Difference]:
+    for wanted in contract.tensors:
+        found: list[Any] = []
+        for name in wanted.names:
+            try:
+                container, key = locate(model, name)
+                found.append(container[key])
+            except ContractError as error:
+                yield Difference(error.what, name, error.hint)
+        if not found:
+            continue
+        name, tensor = wanted.names[0], found[0]
+        kind = "parameter" if wanted.parameter else "buffer"
+        if not isinstance(tensor, torch.Tensor):
+            yield Difference(f"{kind} {name} is {tensor!r}, no tensor", name, COMPILE_AGAIN)
+            continue
+        if any(other is not tensor for other in found[1:]):
+            yield Difference(
+                f"{kind} {' and '.join(wanted.names)} were one tied tensor and are now different",
+                name,
+                "tie them again (model.tie_weights()), or compile the step again",
+            )
+        type_now = type_of(tensor)
+        if type_now != wanted.type or str(tensor.device) != wanted.device:
+            yield Difference(
+                f"{kind} {name} is {type_now} {_shape(type_now.shape)} on {tensor.device}, "
+                f"the step was compiled for {wanted.type} {_shape(wanted.type.shape)} "
+                f"on {wanted.device}",
+                name,
+                COMPILE_AGAIN,
+            )
+        if tensor.requires_grad != wanted.requires_grad:
+            yield Difference(
+                f"{kind} {name} has requires_grad={tensor.requires_grad}, the step was compiled "
+                f"for requires_grad={wanted.requires_grad}",
+                name,
+            )
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return str(tuple(shape))
+
+
+def _torch_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _dtype_name(dtype: Any) -> str:
+    return _torch_name(to_torch_dtype(dtype))

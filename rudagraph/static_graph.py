@@ -1,0 +1,71 @@
+"""StaticGraph: options, and the way from a model and an example batch to a step.
+
+It holds no compiler logic: `compiler.compile_signature` makes programs, `runtime.step` runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from rudagraph.compiler import compile_signature
+from rudagraph.errors import UsageError
+from rudagraph.options import CompileOptions
+from rudagraph.runtime.arguments import Arguments
+from rudagraph.runtime.cpu_kernels import load_all
+from rudagraph.runtime.step import Step
+from rudagraph.schedule.program import Program
+
+
+class StaticGraph:
+    """A model and how to compile it.
+
+    >>> graph = StaticGraph(model, outputs="loss")
+    >>> step = graph.compile(input_ids=ids, labels=ids)
+    >>> step(input_ids=ids, labels=ids).loss.backward()
+    """
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        if not isinstance(model, nn.Module):
+            raise UsageError(
+                f"StaticGraph takes a torch.nn.Module, not a {type(model).__name__}",
+                hint="pass the model itself, not its class or output",
+            )
+        self.model = model
+        self.options = CompileOptions.from_keywords(**options)
+
+    def compile(self, *args: Any, targets: tuple[Any, ...] = (), **kwargs: Any) -> Step:
+        """A step for calls like this one: arguments just as the model takes them.
+
+        `targets` go to the option `loss`, after the model's output. Nothing is executed on the
+        batch and no state is changed.
+        """
+        if targets and self.options.loss is None:
+            raise UsageError(
+                "targets were given, but there is no loss function to take them",
+                hint="StaticGraph(model, loss=function).compile(..., targets=...)",
+            )
+        step = Step(
+            self.model,
+            Arguments(self.model.forward),
+            load_kernels,
+            self._compile,
+            in_flight=self.options.in_flight,
+        )
+        return step.add(*args, targets=tuple(targets), **kwargs)
+
+    def _compile(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]
+    ) -> Program:
+        return compile_signature(self.model, args, kwargs, self.options, targets)
+
+    def __repr__(self) -> str:
+        return f"StaticGraph({type(self.model).__qualname__}, {self.options})"
+
+
+def load_kernels(program: Program) -> Mapping[str, Any]:
+    """The program's kernels, ready to launch, by name."""
+    launchers = load_all(program.kernels)
+    return {code.name: launch for code, launch in zip(program.kernels, launchers, strict=True)}
