@@ -100,6 +100,7 @@ from rudagraph.build.cuda_numbers import (
     uint64,
     where,
 )
+from rudagraph.build.cuda_random import random_u16, random_u32
 from rudagraph.build.cuda_threads import (
     block_count,
     block_index,
@@ -107,6 +108,7 @@ from rudagraph.build.cuda_threads import (
     thread_index,
 )
 from rudagraph.build.cuda_tile import (
+    Block,
     Tile,
     Vector,
 )
@@ -131,6 +133,7 @@ infinity = float("inf")
 nan = float("nan")
 
 __all__ = [
+    "Block",
     "Tile",
     "Vector",
     "abs",
@@ -208,6 +211,8 @@ __all__ = [
     "ne",
     "neg",
     "pow",
+    "random_u16",
+    "random_u32",
     "reciprocal",
     "relu",
     "remainder",

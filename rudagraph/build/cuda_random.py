@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from rudagraph.build.cpu_emit import I32, I64, U32, U64, Scalar, select
+from rudagraph.build.cpu_emit import I32, I64, U32, U64, Scalar, exactly, select
+from rudagraph.build.cuda_emit import cuda_operation
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -76,3 +77,19 @@ def _product(value: Scalar, factor: int) -> tuple[Scalar, Scalar]:
     wide = value.instruction("zext", U64)
     product = wide * factor
     return (product >> 32).instruction("trunc", U32), product.instruction("trunc", U32)
+
+
+@cuda_operation(exactly(I32, I64, I64, I64, I64))
+def random_u16(key_low: Scalar, key_high: Scalar, stream: Scalar, element: Scalar) -> Scalar:
+    """The 16-bit word of one element, as an i32 in 0…65535."""
+    return words(_key(key_low, key_high), stream, element, 1, 16)[0]
+
+
+@cuda_operation(exactly(U32, I64, I64, I64, I64))
+def random_u32(key_low: Scalar, key_high: Scalar, stream: Scalar, element: Scalar) -> Scalar:
+    """The 32-bit word of one element."""
+    return words(_key(key_low, key_high), stream, element, 1, 32)[0]
+
+
+def _key(low: Scalar, high: Scalar) -> Scalar:
+    return (low & _MASK) | (high << 32)

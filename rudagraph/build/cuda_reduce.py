@@ -107,6 +107,21 @@ def fold_threads(
     return results
 
 
+def fold_warps(value: Scalar, fold: Fold, threads: int) -> Scalar:
+    """For each lane, over the block's warps in their order."""
+    builder = value.builder
+    thread = register(builder, "tid.x")
+    buffer = _shared(value, threads)
+    builder.store(_stored(value), _slot(builder, buffer, thread))
+    barrier(builder)
+    lane = thread & (WARP - 1)
+    parts = []
+    for warp in range(threads // WARP):
+        part = builder.load(_slot(builder, buffer, lane + warp * WARP))
+        parts.append(_loaded(builder, part, value.kind))
+    return fold_registers(parts, fold)
+
+
 def fold_warp(value: Scalar, fold: Fold, width: int) -> Scalar:
     """Over `width` neighbouring lanes, by a butterfly: the same bits in every lane."""
     distance = width // 2

@@ -2,7 +2,8 @@
 
 `Vector` is `length` neighbours at an address that the text computes. `Tile` is a thread's part of
 a row: `chunks` vectors of `vector` elements, `threads` threads side by side, so that a warp's
-accesses are contiguous. Kernel text makes one at its top and uses its functions: `tile.load_bf16(x, row)`.
+accesses are contiguous. Kernel text makes one at its top and uses its functions:
+`tile.load_bf16(x, at)` and the like.
 Invariant: elements outside the row are never read, never written, and count for nothing in folds.
 """
 
@@ -29,9 +30,10 @@ from rudagraph.build.cuda_emit import (
     unpack,
 )
 from rudagraph.build.cuda_memory import STORAGES, Storage
-from rudagraph.build.cuda_reduce import FOLDS, fold_registers, fold_threads, register
+from rudagraph.build.cuda_reduce import FOLDS, fold_registers, fold_threads, fold_warps, register
 
 Emit = Callable[..., Any]
+Argument = tuple[Any, Any]
 
 
 class Functions(python_types.ModuleType):
@@ -71,21 +73,27 @@ class Functions(python_types.ModuleType):
     ) -> Intrinsic:
         """A function whose emitter gets the builder and each argument with its Numba type."""
 
+        more = len(self._more_parameters())
+
         def lower(*arguments: Any) -> Any:
-            result_type = result if isinstance(result, types.Type) else result(*arguments)
+            own = arguments[: len(arguments) - more]
+            result_type = result if isinstance(result, types.Type) else result(*own)
             signature = result_type(*map(plain_type, arguments))
 
             def emit_call(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-                pairs = zip(values, map(plain_type, arguments), strict=True)
-                value = emit(builder, *pairs)
+                pairs = list(zip(values, map(plain_type, arguments), strict=True))
+                value = self._emit(emit, builder, pairs)
                 return context.get_dummy_value() if value is None else value
 
             return signature, emit_call
 
-        return Intrinsic(name, parameters.split(), lower)
+        return Intrinsic(name, parameters.split() + self._more_parameters(), lower)
 
+    def _more_parameters(self) -> list[str]:
+        return []
 
-Argument = tuple[Any, Any]
+    def _emit(self, emit: Emit, builder: Any, arguments: list[Argument]) -> Any:
+        return emit(builder, *arguments)
 
 
 def _number(builder: Any, argument: Argument, kind: Kind | None = None) -> Scalar:
@@ -163,16 +171,11 @@ class Vector(Functions):
 
         def emit(builder: Any, pointer: Argument, offset: Argument, values: Argument) -> None:
             scalars = self._values(name, builder, *values, storage.register)
-            for index, place in enumerate(self._places(builder)):
-                part = scalars[index * self.length : (index + 1) * self.length]
-                first = self._first(builder, offset, place, None)
-                words = memory.pack_words(builder, part, storage)
-
-                def write(first: Scalar = first, words: list[Any] = words) -> None:
-                    address = self._address(builder, pointer, first, storage)
-                    memory.store_words(builder, address, words, storage.size * self.length)
-
-                _when(builder, place.exists, write)
+            words: list[Any] = []
+            for first in range(0, self.count, self.length):
+                part = scalars[first : first + self.length]
+                words += memory.pack_words(builder, part, storage)
+            self._store(builder, pointer, offset, words, storage)
 
         return self._function(name, "pointer offset values", VOID.numba, emit)
 
@@ -208,6 +211,29 @@ class Vector(Functions):
 
         return self._function(name, "pointer offset", _tile_of(U32, self._words(storage)), emit)
 
+    def _make_pack(self, name: str, type_name: str) -> Intrinsic:
+        """Elements rounded to how they lie in memory."""
+        storage = STORAGES[type_name]
+
+        def emit(builder: Any, values: Argument) -> Any:
+            scalars = self._values(name, builder, *values, storage.register)
+            words: list[Any] = []
+            for first in range(0, self.count, self.length):
+                part = scalars[first : first + self.length]
+                words += memory.pack_words(builder, part, storage)
+            return pack(builder, [Scalar(builder, word, U32) for word in words])
+
+        return self._function(name, "values", _tile_of(U32, self._words(storage)), emit)
+
+    def _make_store_words(self, name: str, type_name: str) -> Intrinsic:
+        storage = STORAGES[type_name]
+
+        def emit(builder: Any, pointer: Argument, offset: Argument, words: Argument) -> None:
+            parts = [scalar.value for scalar in unpack(builder, words[0], U32)]
+            self._store(builder, pointer, offset, parts, storage)
+
+        return self._function(name, "pointer offset words", VOID.numba, emit)
+
     def _make_unpack(self, name: str, type_name: str) -> Intrinsic:
         return self._unpacker(name, STORAGES[type_name], again=False)
 
@@ -221,6 +247,22 @@ class Vector(Functions):
             return pack(builder, self._unpack(builder, parts, storage, again=again))
 
         return self._function(name, "words", _tile_of(storage.register, self.count), emit)
+
+    def _make_within(self, name: str, fold_name: str) -> Intrinsic:
+        """`within_sum`: of this thread's elements."""
+        fold = FOLDS[fold_name]
+
+        def emit(builder: Any, values: Argument) -> Any:
+            counted = self._counted(name, builder, values, fold.identity)
+            return fold_registers(counted, fold).value
+
+        return self._function(name, "values", lambda values: element_kind(name, values).numba, emit)
+
+    def _counted(
+        self, name: str, builder: Any, argument: Argument, identity: Callable[[Kind], int | float]
+    ) -> list[Scalar]:
+        """The elements that a fold counts."""
+        return self._values(name, builder, *argument, None)
 
     def _make_full(self, name: str) -> Intrinsic:
         """A tile of one number."""
@@ -301,6 +343,25 @@ class Vector(Functions):
             words += _where(builder, place.exists, read, count)
         return words
 
+    def _store(
+        self,
+        builder: Any,
+        pointer: Argument,
+        offset: Argument,
+        words: Sequence[Any],
+        storage: Storage,
+    ) -> None:
+        count = memory.word_count(storage, self.length)
+        for index, place in enumerate(self._places(builder)):
+            part = words[index * count : (index + 1) * count]
+            first = self._first(builder, offset, place, None)
+
+            def write(first: Scalar = first, part: Sequence[Any] = part) -> None:
+                address = self._address(builder, pointer, first, storage)
+                memory.store_words(builder, address, part, storage.size * self.length)
+
+            _when(builder, place.exists, write)
+
     def _unpack(
         self, builder: Any, words: Sequence[Any], storage: Storage, *, again: bool
     ) -> list[Scalar]:
@@ -315,7 +376,8 @@ class Vector(Functions):
 class Tile(Vector):
     """A thread's part of a row of `length` elements; a block holds `rows` rows of `extent`.
 
-    Threads and vector are powers of two; `vector` divides the length.
+    Threads and vector are powers of two; `vector` divides the length. With `parts`, a row is longer
+    than a tile, and each function takes one more argument: the column where this part starts.
     """
 
     def __init__(
@@ -327,6 +389,7 @@ class Tile(Vector):
         threads: int,
         extent: int,
         rows: int = 1,
+        parts: bool = False,
     ) -> None:
         super().__init__(vector)
         self.__name__ = f"tile of {chunks} × {vector}"
@@ -336,6 +399,20 @@ class Tile(Vector):
         self.threads = threads
         self.rows = rows
         self.extent = extent
+        self.parts = parts
+        self._start: Scalar | None = None
+
+    def _more_parameters(self) -> list[str]:
+        return ["start"] if self.parts else []
+
+    def _emit(self, emit: Emit, builder: Any, arguments: list[Argument]) -> Any:
+        if not self.parts:
+            return emit(builder, *arguments)
+        self._start = _number(builder, arguments[-1], I64)
+        try:
+            return emit(builder, *arguments[:-1])
+        finally:
+            self._start = None
 
     def _lane(self, builder: Any) -> Scalar:
         thread = register(builder, "tid.x")
@@ -357,20 +434,30 @@ class Tile(Vector):
         return self.extent % self.rows != 0
 
     def _places(self, builder: Any) -> list[_Place]:
-        lane = self._lane(builder)
-        position = _unsigned(lane) * self.length
+        position = _unsigned(self._lane(builder)) * self.length
+        if self._start is not None:
+            position = position + self._start
         places = []
         for chunk in range(self.chunks):
-            first = chunk * self.threads * self.length
-            is_whole = first + self.threads * self.length <= self.row_length
-            exists: Scalar | None = None
-            if not is_whole:
-                exists = lane * self.length < self.row_length - first
+            exists = self._within(builder, chunk)
             if self._has_dead_rows:
                 lives = self._row(builder) < self.extent
                 exists = lives if exists is None else exists & lives
-            places.append(_Place(position, first, exists))
+            places.append(_Place(position, chunk * self.threads * self.length, exists))
         return places
+
+    def _within(self, builder: Any, chunk: int) -> Scalar | None:
+        """Whether this thread's vector of a chunk lies in the row; None where it surely does."""
+        span = self.threads * self.length
+        first = chunk * span
+        if self._start is not None:
+            if self.row_length % (self.chunks * span) == 0:
+                return None
+            column = _unsigned(self._lane(builder)) * self.length + self._start
+            return column < self.row_length - first
+        if first + span <= self.row_length:
+            return None
+        return self._lane(builder) * self.length < self.row_length - first
 
     def _make_row(self, name: str) -> Intrinsic:
         """This thread's row; in a dead group the last one, so that reading its values is safe."""
@@ -401,6 +488,10 @@ class Tile(Vector):
             _when(builder, writes, write)
 
         return self._function(name, "pointer index value", VOID.numba, emit)
+
+    def _make_across(self, name: str, fold_name: str) -> Intrinsic:
+        """`across_sum`: of one number of each thread of the row."""
+        return _across(self, name, fold_name, self.threads)
 
     def _make_sum(self, name: str, count: str = "1") -> Intrinsic:
         return self._fold(name, "sum", int(count), in_turn=False)
@@ -448,16 +539,45 @@ class Tile(Vector):
     ) -> list[Scalar]:
         """A tile's elements; those outside the row replaced by the fold's identity."""
         values = self._values(name, builder, *argument, None)
-        lane = self._lane(builder)
         for chunk in range(self.chunks):
-            first = chunk * self.threads * self.length
-            if first + self.threads * self.length <= self.row_length:
+            exists = self._within(builder, chunk)
+            if exists is None:
                 continue
-            exists = lane * self.length < self.row_length - first
             for index in range(chunk * self.length, (chunk + 1) * self.length):
                 value = values[index]
                 values[index] = select(exists, value, value.constant(identity(value.kind)))
         return values
+
+
+class Block(Functions):
+    """The threads of a block, and folds over them."""
+
+    def __init__(self, *, threads: int) -> None:
+        super().__init__(f"block of {threads}")
+        self.threads = threads
+        self.count = 1
+
+    def _make_across(self, name: str, fold_name: str) -> Intrinsic:
+        """`across_sum`: of one number of each thread."""
+        return _across(self, name, fold_name, self.threads)
+
+    def _make_columns(self, name: str, fold_name: str) -> Intrinsic:
+        """`columns_sum`: for each lane, over the warps in their order."""
+        fold = FOLDS[fold_name]
+
+        def emit(builder: Any, value: Argument) -> Any:
+            return fold_warps(_number(builder, value), fold, self.threads).value
+
+        return self._function(name, "value", lambda value: element_kind(name, value).numba, emit)
+
+
+def _across(functions: Functions, name: str, fold_name: str, threads: int) -> Intrinsic:
+    fold = FOLDS[fold_name]
+
+    def emit(builder: Any, value: Argument) -> Any:
+        return fold_threads([_number(builder, value)], fold, threads, None)[0].value
+
+    return functions._function(name, "value", lambda value: element_kind(name, value).numba, emit)
 
 
 def _unsigned(value: Scalar) -> Scalar:

@@ -35,29 +35,36 @@ class FlatKernel(Writer):
     def blocks(self) -> int:
         return -(-self.threads // FLAT_THREADS)
 
+    def setup(self) -> str:
+        """The line that makes the vector."""
+        return f"vector = Vector({self.length})"
+
     def write(self) -> None:
         (current,) = self.stages.passes
         self.declare_operands()
         self.declare_results()
-        first, row, element = "first", self.names.fresh("row"), self.names.fresh("j")
-        first = self.names.fresh(first)
+        first, row, element = (self.names.fresh(name) for name in ("first", "row", "j"))
         self.index = Indexing(self.nest, row, element)
         lines = self.lines
         lines.add(f"{first} = (block_index() * {FLAT_THREADS} + thread_index()) * {self.length}")
-        lines.add(f"if {first} >= {self.nest.elements}:", "    return") if (
-            self.threads % FLAT_THREADS
-        ) else None
-        if self.nest.outer:
-            lines.add(f"{row} = {first} // {self.nest.inner}")
-            lines.add(f"{element} = {first} % {self.nest.inner}")
-        else:
-            lines.add(f"{element} = {first}")
+        if self.threads % FLAT_THREADS:
+            with lines.block(f"if {first} >= {self.nest.elements}:"):
+                lines.add("return")
+        self.locate(first, row, element)
         self.index.declare(lines, self.names, self.accesses())
         self.once()
         self.between(current)
         self.need_before(current)
         self.elements(current)
         self.store_elements(current)
+
+    def locate(self, first: str, row: str, element: str) -> None:
+        """Row and column of the thread's first element."""
+        if not self.nest.outer:
+            self.lines.add(f"{element} = {first}")
+            return
+        self.lines.add(f"{row} = {first} // {self.nest.inner}")
+        self.lines.add(f"{element} = {first} % {self.nest.inner}")
 
     def offset(self, access: str) -> str:
         return self.index.at(access)

@@ -178,7 +178,9 @@ class Writer:
         pointer, at, dtype = self.pointer[access], self.offset(access), value.type.dtype
         if step == 1:
             return f"{self.lanes}.store_{dtype}({pointer}, {at}, {self.register[value]})"
-        return f"{self.lanes}.store_strided_{dtype}({pointer}, {at}, {step}, {self.register[value]})"
+        return (
+            f"{self.lanes}.store_strided_{dtype}({pointer}, {at}, {step}, {self.register[value]})"
+        )
 
     def offset(self, access: str) -> str:
         """Index of the element from which a tile's own places count."""

@@ -1,0 +1,103 @@
+"""Sums over rows on CUDA, second kernel: partial sums are added in a fixed order and rounded once.
+
+    column = block_index() * 32 + lane
+    for part in range(warp, 264, 16): total += partials[part, column]
+    total = block.columns_sum(total)               the 16 warps in their order
+
+Input: what the first kernel left in the workspaces. Output: a kernel that finishes every sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rudagraph.codegen.cuda_launch import FINISH_THREADS, WARP
+from rudagraph.codegen.cuda_writer import CUDA_PREAMBLE, CUDA_RESERVED
+from rudagraph.codegen.expressions import fold, literal
+from rudagraph.codegen.memory import Partial
+from rudagraph.codegen.scalars import finished
+from rudagraph.codegen.source import Lines, Names, Parameters, kernel_call
+from rudagraph.ir.graph import Op
+from rudagraph.ir.text import print_op
+from rudagraph.schedule.kernel import CudaLaunch
+from rudagraph.schedule.lowered import KernelArgument, KernelCall
+
+_WARPS = FINISH_THREADS // WARP
+
+
+def finish_call(
+    title: str, ops: Mapping[int, Op], partials: Sequence[tuple[Partial, int]], target: str
+) -> KernelCall:
+    """The kernel that adds partial sums; each comes with how many there are of it."""
+    lines, names, parameters = Lines(depth=1), Names(CUDA_RESERVED), Parameters()
+    columns = max((partial.columns for partial, _ in partials if partial.is_column), default=1)
+    blocks = -(-columns // WARP)
+    if any(partial.is_column for partial, _ in partials):
+        lines.add(f"lane = thread_index() % {WARP}", f"warp = thread_index() // {WARP}")
+        lines.add(f"column = block_index() * {WARP} + lane")
+    for partial, count in partials:
+        op = ops[partial.result]
+        workspace = KernelArgument("workspace", partial.workspace)
+        known = workspace in parameters.arguments
+        source = "" if known else names.fresh("partials")
+        source = parameters.add(source, workspace, written=False)
+        pointer = parameters.add(
+            names.fresh(f"{op.result.name}_pointer"),
+            KernelArgument("result", partial.result),
+            written=True,
+        )
+        total = names.fresh(f"{op.result.name}_total")
+        write = _column if partial.is_column else _number
+        write(lines, op, partial, count, source, pointer, total)
+    docstring = ["Adds partial sums in their order.", ""]
+    docstring += [print_op(ops[partial.result]) for partial, _ in partials]
+    launch = CudaLaunch(target, FINISH_THREADS)
+    preamble = f"{CUDA_PREAMBLE}\n\nblock = Block(threads={FINISH_THREADS})"
+    return kernel_call(
+        f"{title}_sums",
+        docstring,
+        lines,
+        parameters,
+        columns,
+        blocks,
+        preamble=preamble,
+        cuda=launch,
+    )
+
+
+def _column(
+    lines: Lines, op: Op, partial: Partial, count: int, source: str, pointer: str, total: str
+) -> None:
+    dtype = partial.dtype
+    lines.add(f"{total} = {literal(fold(op).start, dtype)}")
+    with lines.block(f"if column < {partial.columns}:"):
+        _add_parts(lines, op, partial, f"warp, {count}, {_WARPS}", source, "column", total)
+    lines.add(f"{total} = block.columns_{_name(op)}({total})")
+    with lines.block(f"if warp == 0 and column < {partial.columns}:"):
+        result = op.result.type.dtype
+        lines.add(f"store_{result}({pointer}, column, {finished(op, total)})")
+
+
+def _number(
+    lines: Lines, op: Op, partial: Partial, count: int, source: str, pointer: str, total: str
+) -> None:
+    """One number: the first block's work."""
+    lines.add(f"{total} = {literal(fold(op).start, partial.dtype)}")
+    threads = f"thread_index(), {count}, {FINISH_THREADS}"
+    _add_parts(lines, op, partial, threads, source, "0", total)
+    lines.add(f"{total} = block.across_{_name(op)}({total})")
+    with lines.block("if block_index() == 0 and thread_index() == 0:"):
+        result = op.result.type.dtype
+        lines.add(f"store_{result}({pointer}, 0, {finished(op, total)})")
+
+
+def _add_parts(
+    lines: Lines, op: Op, partial: Partial, span: str, source: str, at: str, total: str
+) -> None:
+    with lines.block(f"for part in range({span}):"):
+        text = f"load_{partial.dtype}(advance({source}, {partial.place('part')}), {at})"
+        lines.add(f"{total} = {fold(op).function}({total}, {text})")
+
+
+def _name(op: Op) -> str:
+    return {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min"}[op.opcode]

@@ -1,0 +1,261 @@
+"""Sums over rows on CUDA: persistent threads keep partial sums in registers, a second kernel adds.
+
+    for row in range(group, 8192, 264):          group: the rows of one block (or part of one)
+        …                                        the passes over a row, as in cuda_rows
+        dweight_sum = accumulate_add(dweight_sum, weighted)
+    tile.store_f32(advance(partials, group * 16384), 0, dweight_sum)
+
+Input: the stages of a body with sums. Output: lines of the first kernel. Invariant: which rows a
+partial sum takes, and in which order, follows from shapes alone. The next row is loaded while this
+one is worked on: a block has few threads to hide a load behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rudagraph.codegen.cuda_launch import FLAT_THREADS, RowShape
+from rudagraph.codegen.cuda_flat import FlatKernel
+from rudagraph.codegen.cuda_rows import TileKernel
+from rudagraph.codegen.cuda_writer import Writer
+from rudagraph.codegen.expressions import fold, literal
+from rudagraph.codegen.indexing import Indexing
+from rudagraph.codegen.memory import Partial
+from rudagraph.codegen.stages import Pass, Place, Stages
+from rudagraph.ir.graph import Value
+from rudagraph.schedule.lowered import KernelArgument
+
+
+@dataclass
+class Totals:
+    """Registers of the sums of one kernel: tiles for column sums, numbers for the others."""
+
+    writer: Writer
+    partials: dict[int, Partial]  # by result
+    register: dict[int, str] = field(default_factory=dict)
+
+    def start(self) -> None:
+        for index, partial in self.partials.items():
+            writer = self.writer
+            name = writer.names.fresh(f"{writer.stages.results[index].name}_sum")
+            first = literal(fold(writer.sum_op(index)).start, partial.dtype)
+            value = f"{writer.lanes}.full({first})" if partial.is_column else first
+            writer.lines.add(f"{name} = {value}")
+            self.register[index] = name
+
+    def add_elements(self, current: Pass) -> None:
+        """The elements of one pass over a row."""
+        for index in current.sums:
+            self.writer.need(self.writer.sum_op(index).inputs)
+            tile = self.writer.folded_tile(self.writer.sum_op(index))
+            if not self.partials[index].is_column:
+                tile = f"{self.writer.lanes}.within_{self._name(index)}({tile})"
+            self._add(index, tile)
+
+    def add_rows(self, current: Pass, condition: str = "") -> None:
+        """What has one value a row; `condition` picks one thread of those that have it."""
+        for index in current.row_sums:
+            op = self.writer.sum_op(index)
+            self.writer.need(op.inputs)
+            if not condition:
+                self._add(index, self.writer.folded_tile(op))
+                continue
+            with self.writer.lines.block(f"if {condition}:"):
+                self._add(index, self.writer.folded_tile(op))
+
+    def place(self, index: int, group: str) -> str:
+        """Pointer to the partial sums of a group of rows."""
+        partial = self.partials[index]
+        argument = KernelArgument("workspace", partial.workspace)
+        parameters, names = self.writer.parameters, self.writer.names
+        known = argument in parameters.arguments
+        name = "" if known else names.fresh("partials")
+        pointer = parameters.add(name, argument, written=True)
+        return f"advance({pointer}, {partial.place(group)})"
+
+    def _name(self, index: int) -> str:
+        return fold(self.writer.sum_op(index)).function.removeprefix("accumulate_").replace(
+            "add", "sum"
+        )
+
+    def _add(self, index: int, text: str) -> None:
+        total, function = self.register[index], fold(self.writer.sum_op(index)).function
+        self.writer.lines.add(f"{total} = {function}({total}, {text})")
+
+
+class TileSumKernel(TileKernel):
+    """Rows in registers, `groups` groups of threads, each with every groups-th row."""
+
+    def __init__(
+        self, stages: Stages, shape: RowShape, groups: int, partials: dict[int, Partial]
+    ) -> None:
+        super().__init__(stages, shape)
+        self.groups = groups
+        self.totals = Totals(self, partials)
+
+    @property
+    def blocks(self) -> int:
+        return self.groups // self.shape.rows
+
+    def setup(self) -> str:
+        return super().setup().replace(f"extent={self.nest.rows}", f"extent={self.groups}")
+
+    def write(self) -> None:
+        self.declare_operands()
+        self.declare_results(self.totals.partials)
+        group, row, following = (self.names.fresh(n) for n in ("group", "row", "following"))
+        self.index = Indexing(self.nest, row, "")
+        has_folds = any(current.folds for current in self.stages.passes)
+        turn = self.names.fresh("turn") if has_folds and self.shape.threads > 32 else ""
+        lines, last = self.lines, self.nest.rows - 1
+        lines.add(f"{group} = tile.row()")
+        self.once()
+        self._hold_shared()
+        self.totals.start()
+        ahead = self._ahead(following)
+        lines.add(f"{following} = {group}")
+        self._load_ahead(ahead)
+        lines.add(f"{turn} = 0") if turn else None
+        with lines.block(f"for {row} in range({group}, {self.nest.rows}, {self.groups}):"):
+            self.index.declare(lines, self.names, self.accesses())
+            for value, (held, _) in self._next.items():
+                lines.add(f"{held} = {self._next[value][1]}")
+            lines.add(f"{following} = min({row} + {self.groups}, {last})")
+            self._load_ahead(ahead)
+            self._work(turn)
+            lines.add(f"{turn} += 1") if turn else None
+        self._finish(group)
+
+    def _work(self, turn: str) -> None:
+        self._unpacked.clear()
+        self.forget_row()
+        for current in self.stages.passes:
+            self.between(current)
+            self.totals.add_rows(current)
+            if current.has_loop:
+                self.need_before(current)
+                self.elements(current)
+                self.store_elements(current)
+                self.totals.add_elements(current)
+                self.fold_elements(current.folds, turn)
+
+    def forget_row(self) -> None:
+        super().forget_row()
+        self._loaded |= {value for value in self._next if self.is_at(value, Place.ROW)}
+
+    # -- loads ahead
+
+    def _hold_shared(self) -> None:
+        """Operands that all rows share are loaded before the loop."""
+        for port in self.stages.body.inputs:
+            value = port.value
+            is_element = value.name in self.pointer and self.is_at(value, Place.ELEMENT)
+            if is_element and not any(self.nest.outer_strides(value.name)):
+                self.hold(value)
+
+    def _ahead(self, following: str) -> Indexing:
+        """Names for what the next row brings; the index of that row."""
+        self._next: dict[Value, tuple[str, str]] = {}
+        for port in self.stages.body.inputs:
+            value = port.value
+            if value.name not in self.pointer or value in self.words:
+                continue
+            if self.is_at(value, Place.ROW):
+                held = self.register[value] = self.names.fresh(value.name)
+            elif self.is_at(value, Place.ELEMENT) and self.holds_words(value):
+                held = self.words[value] = self.names.fresh(f"{value.name}_words")
+            else:
+                continue
+            self._next[value] = (held, self.names.fresh(f"next_{held}"))
+        return Indexing(self.nest, following, "")
+
+    def _load_ahead(self, ahead: Indexing) -> None:
+        ahead.indices.clear()
+        ahead.declare(self.lines, self.names, [value.name for value in self._next])
+        for value, (_, name) in self._next.items():
+            dtype, pointer = value.type.dtype, self.pointer[value.name]
+            if self.is_at(value, Place.ROW):
+                text = f"load_{dtype}({pointer}, {ahead.at(value.name)})"
+            else:
+                text = f"tile.load_words_{dtype}({pointer}, {ahead.base(value.name)})"
+            self.lines.add(f"{name} = {text}")
+
+    # -- after the rows
+
+    def _finish(self, group: str) -> None:
+        for index, partial in self.totals.partials.items():
+            place, total = self.totals.place(index, group), self.totals.register[index]
+            if partial.is_column:
+                self.lines.add(f"tile.store_{partial.dtype}({place}, 0, {total})")
+                continue
+            if any(index in current.sums for current in self.stages.passes):
+                name = self.totals._name(index)
+                self.lines.add(f"{total} = tile.across_{name}({total})")
+            self.lines.add(f"tile.store_row_{partial.dtype}({place}, 0, {total})")
+
+
+class FlatSumKernel(FlatKernel):
+    """Pointwise bodies with sums: `active` threads step over all elements together.
+
+    Their step is a whole number of rows, so each thread meets the same columns every time, and
+    thread p's partial column sums are those of columns p * length … of one long partial row.
+    """
+
+    def __init__(
+        self, stages: Stages, length: int, active: int, partials: dict[int, Partial]
+    ) -> None:
+        super().__init__(stages, length)
+        self.active = active
+        self.totals = Totals(self, partials)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.active // FLAT_THREADS)
+
+    def setup(self) -> str:
+        return f"{super().setup()}\nblock = Block(threads={FLAT_THREADS})"
+
+    def write(self) -> None:
+        (current,) = self.stages.passes
+        self.declare_operands()
+        self.declare_results(self.totals.partials)
+        names, lines, nest = self.names, self.lines, self.nest
+        thread, first, row, element = (names.fresh(n) for n in ("thread", "first", "row", "j"))
+        self.index = Indexing(nest, row, element)
+        lines.add(f"{thread} = block_index() * {FLAT_THREADS} + thread_index()")
+        self.once()
+        self.totals.start()
+        start = f"{thread} * {self.length}"
+        if self.active % FLAT_THREADS:
+            start = f"({start} if {thread} < {self.active} else {nest.elements})"
+        step = self.active * self.length
+        with lines.block(f"for {first} in range({start}, {nest.elements}, {step}):"):
+            self.locate(first, row, element)
+            self.index.declare(lines, names, self.accesses())
+            self.between(current)
+            self.need_before(current)
+            self.elements(current)
+            self.store_elements(current)
+            self.totals.add_elements(current)
+            in_row = f"{element} == 0" if nest.inner > self.length else ""
+            self.totals.add_rows(current, in_row)
+        self._finish(thread)
+
+    def _finish(self, thread: str) -> None:
+        for index, partial in self.totals.partials.items():
+            total, dtype = self.totals.register[index], partial.dtype
+            if partial.is_column:
+                per_row = partial.columns // self.length
+                place = self.totals.place(index, f"({thread} // {per_row})")
+                at = f"{thread} % {per_row} * {self.length}"
+                store = f"vector.store_{dtype}({place}, {at}, {total})"
+                if self.active % FLAT_THREADS == 0:
+                    self.lines.add(store)
+                    continue
+                with self.lines.block(f"if {thread} < {self.active}:"):
+                    self.lines.add(store)
+                continue
+            self.lines.add(f"{total} = block.across_{self.totals._name(index)}({total})")
+            place = self.totals.place(index, "block_index()")
+            with self.lines.block("if thread_index() == 0:"):
+                self.lines.add(f"store_{dtype}({place}, 0, {total})")
