@@ -20,6 +20,7 @@ from rudagraph.capture import (
     rows_tensors,
     rows_views,
 )
+from rudagraph.capture.cleanup import remove_dead
 from rudagraph.capture.constants import Constants, is_random
 from rudagraph.capture.inputs import Input
 from rudagraph.capture.library import lower_library
@@ -70,7 +71,9 @@ def lower(
         builder.output(low.value(node), *_output_port(label, inputs, results))
     builder.inputs.sort(key=lambda port: _INPUT_ORDER.index(port.role))
     builder.outputs.sort(key=lambda port: _OUTPUT_ORDER.index(port.role))
-    return Lowered(verify(builder.finish(), stage="capture"), low.tensors)
+    lowered = remove_dead(verify(builder.finish(), stage="capture"))
+    used = {port.target for port in lowered.inputs if port.role is Role.CONSTANT}
+    return Lowered(lowered, {name: low.tensors[name] for name in low.tensors if name in used})
 
 
 def _alive(trace: JointTrace) -> set[fx.Node]:
