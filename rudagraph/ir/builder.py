@@ -39,13 +39,6 @@ class GraphBuilder:
         """Keep these names for values that are added as they are."""
         self._taken.update(names)
 
-    def release(self, names: Iterable[str]) -> None:
-        """Let these names be given again: their values are about to be replaced."""
-        self._taken.difference_update(names)
-
-    def is_free(self, name: str) -> bool:
-        return name not in self._taken
-
     def fresh(self, hint: str, type: TensorType) -> Value:
         """A new value whose name is `hint`, made unique by a number where it is taken."""
         base = re.sub(r"[^A-Za-z0-9_.]+", "_", hint).strip("_.") or "value"

@@ -61,11 +61,15 @@ class Op:
     attributes: tuple[tuple[str, Attribute], ...] = ()
     location: Location = field(default=Location())
     body: Graph | None = None
+    # The operands that are values, in order, repeats kept.
+    inputs: tuple[Value, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Bring operands and attributes into canonical form, so that equal ops compare equal."""
         operands = tuple(_canonical_number(operand) for operand in self.operands)
         object.__setattr__(self, "operands", operands)
+        inputs = tuple(operand for operand in operands if isinstance(operand, Value))
+        object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "attributes", make_attributes(**dict(self.attributes)))
 
     def __getitem__(self, name: str) -> Attribute:
@@ -80,11 +84,6 @@ class Op:
             if key == name:
                 return value
         return default
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        """The operands that are values, in order, repeats kept."""
-        return tuple(operand for operand in self.operands if isinstance(operand, Value))
 
     @property
     def result(self) -> Value:

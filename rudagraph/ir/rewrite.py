@@ -5,8 +5,8 @@
                        -> tuple          one operand a result, None for a result that has no users
 
 Input: a graph and a rule. Output: the graph rewritten, or the same object where the rule never
-fired. Invariant: untouched ops keep names and locations; a new value has the type of the old one
-and, where it is free, its name.
+fired. Ops that a rule emits go through the rule themselves, so one walk settles a graph. Invariant:
+untouched ops keep names and locations; a new value has the type of the old one and its name too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from dataclasses import replace
 
 from rudagraph.errors import VerifyError
 from rudagraph.ir.builder import GraphBuilder
-from rudagraph.ir.graph import Attribute, Graph, Number, Op, Operand, Port, Value, make_attributes
+from rudagraph.ir.graph import (
+    Attribute,
+    Graph,
+    Number,
+    Op,
+    Operand,
+    Port,
+    Value,
+    make_attributes,
+)
 from rudagraph.ir.ops import infer
 from rudagraph.ir.types import TensorType
 
@@ -25,24 +34,25 @@ Rule = Callable[["Rewriter", Op], Replacement]
 
 
 def rewrite(graph: Graph, rule: Rule) -> Graph:
-    """Apply the rule once to every op, in order; later ops see what earlier ones became."""
-    rewriter = Rewriter(graph)
+    """Apply the rule to every op, in order; later ops see what earlier ones became."""
+    rewriter = Rewriter(graph, rule)
     for op in graph.ops:
-        rewriter.visit(op, rule)
+        rewriter.visit(op)
     return rewriter.finish()
 
 
 class Rewriter:
     """The graph built so far, and what stands for the values of the old one."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, rule: Rule) -> None:
         self.graph = graph
+        self.rule = rule
+        self.name = ""  # of the result that the rule is asked to replace: for hints
         self.builder = GraphBuilder(graph.name, list(graph.inputs))
         self.builder.reserve(value.name for value in graph.values())
         self._substitution: dict[Value, Value] = {}
         self._producers: dict[Value, Op] = {}
         self._fired = False
-        self._current: Op | None = None
 
     # -- for rules
 
@@ -51,17 +61,19 @@ class Rewriter:
         op = self._producers.get(operand) if isinstance(operand, Value) else None
         return op if op is not None and opcode in ("", op.opcode) else None
 
+    def resolve(self, operand: Operand) -> Operand:
+        """What stands for the operand by now."""
+        return self._substitution.get(operand, operand) if isinstance(operand, Value) else operand
+
     def one(
         self, opcode: str, *operands: Operand, name: str = "", **attributes: Attribute
     ) -> Value:
-        """Emit an op with a single result, named after the result it replaces unless told."""
-        (value,) = self._emit(opcode, operands, name, make_attributes(**attributes))
-        return value
+        """A value that the op gives: emitted, or what the rule makes of it."""
+        return self._emit(opcode, operands, name, make_attributes(**attributes))
 
     def like(self, op: Op, *operands: Operand, name: str = "") -> Value:
-        """Emit the op with a single result again on other operands; its type is inferred anew."""
-        (value,) = self._emit(op.opcode, operands, name, op.attributes)
-        return value
+        """The op on other operands; its type is inferred anew."""
+        return self._emit(op.opcode, operands, name, op.attributes)
 
     def number(self, number: Number, type: TensorType) -> Value:
         """A tensor of one number."""
@@ -73,22 +85,24 @@ class Rewriter:
         operands: tuple[Operand, ...],
         name: str,
         attributes: tuple[tuple[str, Attribute], ...],
-    ) -> tuple[Value, ...]:
-        hint = name or (self._current.results[0].name if self._current else opcode)
-        types = infer(opcode, operands, dict(attributes))
-        results = tuple(self.builder.fresh(hint, type) for type in types)
-        location = self.builder.location
-        self._add(Op(opcode, operands, results, attributes, location))
-        return results
+    ) -> Value:
+        (type,) = infer(opcode, operands, dict(attributes))
+        value = self.builder.fresh(name or self.name, type)
+        op = Op(opcode, operands, (value,), attributes, self.builder.location)
+        replacement = self.rule(self, op)
+        if replacement is None:
+            self._add(op)
+            return value
+        (new,) = replacement if isinstance(replacement, tuple) else (replacement,)
+        return self._tensor(op, value, new)
 
     # -- the walk
 
-    def visit(self, op: Op, rule: Rule) -> None:
-        current = self._current = self._substituted(op)
-        self.builder.location = op.location
-        self.builder.release(value.name for value in op.results)
+    def visit(self, op: Op) -> None:
+        current = self._substituted(op)
+        self.name, self.builder.location = op.results[0].name, op.location
         emitted = len(self.builder.ops)
-        replacement = rule(self, current)
+        replacement = self.rule(self, current)
         if replacement is None:
             self._add(current)
             return
@@ -96,35 +110,36 @@ class Rewriter:
         parts = replacement if isinstance(replacement, tuple) else (replacement,)
         for old, new in zip(op.results, parts, strict=True):
             if new is not None:
-                self._replace(op, old, new)
+                self._substitution[old] = self._tensor(op, old, new)
         if len(self.builder.ops) > emitted and len(parts) == 1:
             self._rename_last(op.results[0])
 
-    def _replace(self, op: Op, old: Value, new: Value | Number) -> None:
+    def _tensor(self, op: Op, old: Value, new: Operand) -> Value:
+        if new is None:
+            raise VerifyError(f"a rule gives nothing for {old} of {op.opcode}")
         value = new if isinstance(new, Value) else self.number(new, old.type)
         if value.type != old.type:
             raise VerifyError(f"a rule gives {value.type} for {old}: {old.type} of {op.opcode}")
-        self._substitution[old] = value
+        return value
 
     def _rename_last(self, old: Value) -> None:
-        """Give the op just emitted the name of what it replaces, if nothing has taken it."""
-        last = self.builder.ops[-1]
-        if last.results != (self._substitution[old],) or not self.builder.is_free(old.name):
-            return
-        self.builder.ops.pop()
-        self._substitution[old] = old
-        self._add(replace(last, results=(old,)))
+        """Give the op just emitted the name of what it replaces.
+
+        The name it had stays reserved: `resolve` answers for it.
+        """
+        last, emitted = self.builder.ops[-1], self._substitution[old]
+        if last.results == (emitted,):
+            self.builder.ops.pop()
+            self._substitution[emitted] = self._substitution[old] = old
+            self._add(replace(last, results=(old,)))
 
     def _substituted(self, op: Op) -> Op:
-        if not any(value in self._substitution for value in op.inputs):
+        if self._substitution.keys().isdisjoint(op.inputs):
             return op
-        return replace(op, operands=tuple(self._resolve(operand) for operand in op.operands))
-
-    def _resolve(self, operand: Operand) -> Operand:
-        return self._substitution.get(operand, operand) if isinstance(operand, Value) else operand
+        return replace(op, operands=tuple(self.resolve(operand) for operand in op.operands))
 
     def _add(self, op: Op) -> None:
-        self.builder.add(op)
+        self.builder.ops.append(op)
         for value in op.results:
             self._producers[value] = op
 
@@ -145,14 +160,16 @@ def remove_dead(graph: Graph) -> Graph:
     """
     live = set(graph.output_values())
     kept: list[Op] = []
+    same = True
     for op in reversed(graph.ops):
         if live.isdisjoint(op.results):
+            same = False
             continue
-        kept.append(_without_dead_results(op, live))
+        trimmed = op if len(op.results) == 1 else _without_dead_results(op, live)
+        same = same and trimmed is op
+        kept.append(trimmed)
         live.update(op.inputs)
-    kept.reverse()
-    ops = tuple(kept)
-    return graph if ops == graph.ops else graph.with_ops(ops)
+    return graph if same else graph.with_ops(tuple(reversed(kept)))
 
 
 def _without_dead_results(op: Op, live: set[Value]) -> Op:

@@ -16,14 +16,20 @@ import torch
 
 from rudagraph.ir.graph import Graph, Op, Operand, Value
 from rudagraph.ir.interpret import library_function
-from rudagraph.ir.ops import Tag, has
-from rudagraph.ir.rewrite import Replacement, Rewriter, rewrite
+from rudagraph.ir.ops import OPS, Tag
+from rudagraph.ir.rewrite import Replacement, Rewriter, Rule, rewrite
 
-_Key = tuple[object, ...]
+_Key = tuple[str, ...]
+_COMMUTATIVE = frozenset(opcode for opcode, spec in OPS.items() if Tag.COMMUTATIVE in spec.tags)
 
 
 def merge_equal(graph: Graph) -> Graph:
     """The graph with one op of each kind."""
+    return rewrite(graph, equal_rule())
+
+
+def equal_rule() -> Rule:
+    """A rule for one walk: it remembers what the walk has met."""
     first: dict[_Key, tuple[Value, ...]] = {}
 
     def rule(rewriter: Rewriter, op: Op) -> Replacement:
@@ -31,9 +37,11 @@ def merge_equal(graph: Graph) -> Graph:
         if key is None:
             return None
         known = first.setdefault(key, op.results)
-        return None if known is op.results else known
+        if known is op.results:
+            return None
+        return tuple(rewriter.resolve(value) for value in known)
 
-    return rewrite(graph, rule)
+    return rule
 
 
 def _key(op: Op) -> _Key | None:
@@ -42,15 +50,18 @@ def _key(op: Op) -> _Key | None:
         return None
     if op.opcode == "library" and _draws(str(op["target"])):
         return None
-    operands: list[object] = [_operand_key(operand) for operand in op.operands]
-    if has(op, Tag.COMMUTATIVE):
-        operands.sort(key=repr)
-    return (op.opcode, *operands, repr(op.attributes), *(value.type for value in op.results))
+    operands = [_operand_key(operand) for operand in op.operands]
+    if op.opcode in _COMMUTATIVE:
+        operands.sort()
+    return (op.opcode, repr(op.attributes) if op.attributes else "", *operands)
 
 
-def _operand_key(operand: Operand) -> object:
-    """Python holds 1, 1.0 and true equal, 0.0 and -0.0 as well: their texts differ."""
-    return operand.name if isinstance(operand, Value) else (repr(operand),)
+def _operand_key(operand: Operand) -> str:
+    """Python holds 1, 1.0 and true equal, 0.0 and -0.0 as well: their texts differ.
+
+    No name starts with a space.
+    """
+    return operand.name if isinstance(operand, Value) else f" {operand!r}"
 
 
 @functools.cache

@@ -16,39 +16,47 @@ from __future__ import annotations
 from rudagraph.ir.graph import Graph, Op
 from rudagraph.ir.ops import OPS, Tag
 from rudagraph.ir.rewrite import Replacement, Rewriter, Rule, remove_dead, rewrite
-from rudagraph.passes.merge_equal import merge_equal
+from rudagraph.passes.merge_equal import equal_rule
 from rudagraph.passes.simplify_arithmetic import ARITHMETIC
 from rudagraph.passes.simplify_constants import CONSTANTS, absorb_constants, fold_constants
 from rudagraph.passes.simplify_views import VIEWS, broadcast_instead
 
-# What one round leaves for the next is what a rule made anew; a handful of rounds settles a graph.
-_MOST_ROUNDS = 10
-
 
 def simplify(graph: Graph) -> Graph:
-    """The graph in its simplest form by these rules."""
-    for _ in range(_MOST_ROUNDS):
-        before = graph
-        graph = remove_dead(merge_equal(rewrite(graph, _simplify_op)))
-        if graph is before:
-            break
-    return graph
+    """The graph in its simplest form by these rules.
+
+    A rule looks at an op and at what defines its operands: one walk from first to last is enough.
+    """
+    merge = equal_rule()
+
+    def rule(rewriter: Rewriter, op: Op) -> Replacement:
+        for simpler in _RULES[op.opcode]:
+            replacement = simpler(rewriter, op)
+            if replacement is not None:
+                return replacement
+        return merge(rewriter, op)
+
+    return remove_dead(rewrite(graph, rule))
 
 
-def _simplify_op(rewriter: Rewriter, op: Op) -> Replacement:
-    for rule in _RULES[op.opcode]:
-        replacement = rule(rewriter, op)
-        if replacement is not None:
-            return replacement
-    return None
+def _of_constants_or_broadcasts(rewriter: Rewriter, op: Op) -> Replacement:
+    """Rules of all pointwise ops, tried where what defines an operand gives them a chance."""
+    producers = [rewriter.producer(value) for value in op.inputs]
+    kinds = {producer.opcode for producer in producers if producer is not None}
+    replacement: Replacement = None
+    if "full" in kinds:
+        replacement = fold_constants(rewriter, op)
+        replacement = absorb_constants(rewriter, op) if replacement is None else replacement
+    if replacement is None and ("expand" in kinds or "reshape" in kinds):
+        replacement = broadcast_instead(rewriter, op)
+    return replacement
 
 
 def _rules_of(opcode: str) -> tuple[Rule, ...]:
     named = [table[opcode] for table in (ARITHMETIC, CONSTANTS, VIEWS) if opcode in table]
     if not OPS[opcode].tags & Tag.POINTWISE or opcode == "copy":
         return tuple(named)  # a copy is asked for: it stays, and stays what it is
-    # Constants first: an op of constants alone is none for the other rules to look at.
-    return (fold_constants, absorb_constants, broadcast_instead, *named)
+    return (_of_constants_or_broadcasts, *named)
 
 
 _RULES: dict[str, tuple[Rule, ...]] = {opcode: _rules_of(opcode) for opcode in OPS}

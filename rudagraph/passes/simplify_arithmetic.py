@@ -81,7 +81,7 @@ def _pow(rewriter: Rewriter, op: Op) -> Replacement:
     if not x.type.dtype.is_floating:
         return None
     if exponent == 3 and x.type.dtype.compute is x.type.dtype:  # 16 bits would round in between
-        return rewriter.one("mul", rewriter.one("mul", x, x, name=f"{op.result.name}.square"), x)
+        return rewriter.one("mul", rewriter.one("mul", x, x, name=f"{rewriter.name}.square"), x)
     roots = {0.5: "sqrt", -1.0: "reciprocal", -0.5: "rsqrt"}
     return rewriter.one(roots[exponent], x) if exponent in roots else None
 

@@ -131,13 +131,13 @@ def _reduction(rewriter: Rewriter, op: Op) -> Replacement:
     result = op.result
     if real:
         attributes = {**dict(op.attributes), "axes": real}
-        y = rewriter.one(op.opcode, x, name=f"{result.name}.folded", **attributes)
+        y = rewriter.one(op.opcode, x, name=f"{rewriter.name}.folded", **attributes)
     elif axes and op.opcode in ("sum", "mean") and x.type.dtype.is_floating:
-        y = rewriter.one("add", x, 0.0, name=f"{result.name}.sum")
+        y = rewriter.one("add", x, 0.0, name=f"{rewriter.name}.sum")
     else:
         y = x
     if y.type.dtype is not result.type.dtype:
-        y = rewriter.one("cast", y, name=f"{result.name}.wide", dtype=result.type.dtype)
+        y = rewriter.one("cast", y, name=f"{rewriter.name}.wide", dtype=result.type.dtype)
     return y if y.type == result.type else rewriter.one("reshape", y, shape=result.type.shape)
 
 
@@ -161,7 +161,7 @@ def broadcast_instead(rewriter: Rewriter, op: Op) -> Replacement:
         return None
     if _broadcast(small) == wanted:
         return rewriter.like(op, *small)
-    narrow = rewriter.like(op, *small, name=f"{op.results[0].name}.narrow")
+    narrow = rewriter.like(op, *small, name=f"{rewriter.name}.narrow")
     return rewriter.one("expand", narrow, shape=wanted)
 
 

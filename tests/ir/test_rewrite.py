@@ -86,7 +86,7 @@ def test_rules_see_producers_as_they_are_now() -> None:
 
     rewrite(GRAPH, rule)
     assert seen == ["exp", "relu", "exp"]
-    rewriter = Rewriter(GRAPH)
+    rewriter = Rewriter(GRAPH, rule)
     assert rewriter.producer(GRAPH.inputs[0].value) is None
     assert rewriter.producer(0.5) is None
 
