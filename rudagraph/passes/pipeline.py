@@ -13,6 +13,8 @@ from rudagraph.ir.verify import verify
 from rudagraph.passes.expand import expand
 from rudagraph.passes.fuse import fuse
 from rudagraph.passes.materialise import materialise
+from rudagraph.passes.move_views import move_views
+from rudagraph.passes.shape_reductions import shape_reductions
 from rudagraph.passes.simplify import simplify
 
 Pass = Callable[[Graph], Graph]
@@ -24,12 +26,18 @@ JOINT_PASSES: tuple[Pass, ...] = (
     simplify,
     # Before the cut: saved values are chosen among primitives, not inside composites.
     expand,
+    # After expansion, which writes reductions over any axes: into the forms that kernels have.
+    shape_reductions,
+    # One shape per neighbourhood, so that the cut sees values and not their reshaped twins.
+    move_views,
     # Again: expansion leaves results that nobody reads, and sums that two composites share.
     simplify,
 )
 
 # On forward and on backward.
 ENTRY_PASSES: tuple[Pass, ...] = (
+    # The cut separates neighbours: what is left on one side may now agree on another shape.
+    move_views,
     # Before kernels grow: a copy in front of a product can join the kernel that makes its operand.
     materialise,
     # Last: what is inside a kernel is no longer for others to look at.

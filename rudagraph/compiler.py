@@ -1,0 +1,71 @@
+"""The compiler, read top to bottom: a module and an example call become a Program.
+
+capture -> passes on the joint graph -> cut -> passes on each entry -> plan -> machine code
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from rudagraph.build.pool import Progress
+from rudagraph.capture import Capture, capture
+from rudagraph.options import CompileOptions
+from rudagraph.passes.partition import partition
+from rudagraph.passes.pipeline import ENTRY_PASSES, JOINT_PASSES, run_passes
+from rudagraph.runtime.contract import build_contract
+from rudagraph.schedule.order import order
+from rudagraph.schedule.planner import plan
+from rudagraph.schedule.program import Program, gradient_sources
+from rudagraph.stages import StageRecorder
+from rudagraph.target import Target, target_of
+
+
+def compile_signature(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: CompileOptions,
+    targets: tuple[Any, ...] = (),
+    progress: Progress | None = None,
+) -> Program:
+    """Compile one signature: forward and backward of `model(*args, **kwargs)` as they are now."""
+    captured = capture(
+        model, args, kwargs, outputs=options.outputs, loss=options.loss, targets=targets
+    )
+    return compile_capture(captured, model, options, target_of(model, captured), progress)
+
+
+def compile_capture(
+    captured: Capture,
+    model: nn.Module,
+    options: CompileOptions,
+    target: Target,
+    progress: Progress | None = None,
+) -> Program:
+    """Everything after capture; the stages are kept as text under their passes' names."""
+    stages = StageRecorder()
+    stages.record("capture", captured.graph)
+    joint = run_passes(JOINT_PASSES, captured.graph, stages.record)
+    forward, backward = partition(joint)
+    entries = [
+        order(run_passes(ENTRY_PASSES, stages.record("partition", entry), stages.record))
+        for entry in (forward, backward)
+        if entry is not None
+    ]
+    for entry in entries:
+        stages.record("order", entry)
+    planned, sources = plan(entries[0], entries[1] if len(entries) > 1 else None, target.generate)
+    stages.dump(planned, sources)
+    return Program(
+        plan=planned,
+        kernels=tuple(target.build(sources, progress)),
+        contract=build_contract(model, captured.call),
+        template=captured.template,
+        constants=captured.constants,
+        gradient_sources=gradient_sources(captured.graph),
+        stages=stages.stages,
+        sources=sources,
+        in_flight=options.in_flight,
+    )

@@ -1,0 +1,57 @@
+"""Targets: where a step runs, and with that the code generator and the builder it takes.
+
+Input: the devices of the model's tensors and of the batch. Output: one Target. A step runs on one
+device; tensors on several are an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from rudagraph.build.pool import Progress, compile_all
+from rudagraph.capture import Capture
+from rudagraph.codegen import cpu
+from rudagraph.errors import UnsupportedError
+from rudagraph.schedule.kernel import KernelSource, MachineCode
+from rudagraph.schedule.lowered import Generate
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A kind of device with its kernel generator and its builder."""
+
+    name: str
+    generate: Generate
+    build: Callable[[Sequence[KernelSource], Progress | None], list[MachineCode]]
+
+
+CPU = Target("cpu", cpu.generate, compile_all)
+TARGETS = {target.name: target for target in (CPU,)}
+
+
+def target_of(model: nn.Module, captured: Capture) -> Target:
+    """The target of the one device that model and batch lie on."""
+    places: dict[torch.device, str] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        places.setdefault(tensor.device, name)
+    for path, leaf in zip(captured.call.paths, captured.call.leaves, strict=True):
+        places.setdefault(leaf.device, path)
+    if len(places) > 1:
+        listing = ", ".join(f"{name} on {device}" for device, name in places.items())
+        raise UnsupportedError(
+            "the step's tensors lie on several devices",
+            where=listing,
+            hint="move the model and the batch to one device before compile()",
+        )
+    device = next(iter(places), torch.device("cpu"))
+    if device.type not in TARGETS:
+        raise UnsupportedError(
+            f"there is no target for device {device}",
+            where=places[device],
+            hint=f"targets are: {', '.join(TARGETS)}",
+        )
+    return TARGETS[device.type]
