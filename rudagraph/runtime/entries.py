@@ -37,14 +37,22 @@ class EntryPlan:
             for buffer in _buffers(launch):
                 first.setdefault(buffer, position)
                 last[buffer] = position
-        kept = {result.view.buffer for result in entry.results}
+        returned = {result.view.buffer for result in entry.results}
+        kept = set(returned)
         for launch in later.launches if later else ():
             kept.update(_buffers(launch))
         if later:
             kept.update(result.view.buffer for result in later.results)
-        for buffer, position in first.items():
-            kind = plan.buffers[buffer].kind
-            if kind is BufferKind.OUTPUT and self._made_by(entry.launches[position]):
+        elsewhere = _made_before(plan, entry)
+        # An op without elements has no launch: its results are there from the start.
+        self.initial: list[int] = []
+        for buffer in sorted(returned - elsewhere):
+            if plan.buffers[buffer].kind is not BufferKind.OUTPUT:
+                continue
+            position = first.get(buffer, -1)
+            if position < 0:
+                self.initial.append(buffer)
+            elif not self._is_given(entry.launches[position], buffer):
                 self.allocations[position].append(buffer)
         for buffer, position in last.items():
             if plan.buffers[buffer].kind is BufferKind.LIBRARY and buffer not in kept:
@@ -56,9 +64,10 @@ class EntryPlan:
                 views.append(result.view)
 
     @staticmethod
-    def _made_by(launch: Launch) -> bool:
-        """Whether the launch writes into memory that must be there before."""
-        return launch.kernel is not None or writer(launch) is not None
+    def _is_given(launch: Launch, buffer: int) -> bool:
+        """Whether the launch brings the buffer's memory itself."""
+        made = any(view.buffer == buffer for view in launch.results)
+        return made and launch.kernel is None and writer(launch) is None
 
 
 class BoundEntry:
@@ -98,6 +107,8 @@ def entry_steps(plan: EntryPlan, frame: Frame, launchers: Mapping[str, Any]) -> 
         for launch in plan.entry.launches
         for argument in launch.arguments
     )
+    for buffer in plan.initial:
+        bound.add(_allocate(plan, frame, buffer))
     for position, launch in enumerate(plan.entry.launches):
         for buffer in plan.allocations[position]:
             bound.add(_allocate(plan, frame, buffer))
@@ -122,6 +133,14 @@ def entry_steps(plan: EntryPlan, frame: Frame, launchers: Mapping[str, Any]) -> 
 def _buffers(launch: Launch) -> list[int]:
     views = (*launch.arguments, *launch.results)
     return [view.buffer for view in views if isinstance(view, View)]
+
+
+def _made_before(plan: Plan, entry: Entry) -> set[int]:
+    """Buffers that forward makes, seen from backward; none seen from forward."""
+    if entry is plan.forward:
+        return set()
+    made = {view.buffer for launch in plan.forward.launches for view in launch.results}
+    return made | {result.view.buffer for result in plan.forward.results}
 
 
 def _writes_outside(plan: Plan, launch: Launch) -> bool:

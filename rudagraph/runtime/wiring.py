@@ -110,7 +110,10 @@ class Wiring:
         positions = {leaf.path: at for at, leaf in enumerate(program.template.leaves)}
         sources = dict(program.gradient_sources)
         self.gradients: list[tuple[str, int, bool, list[int]]] = []
-        given: set[int] = set()
+        forward = self.plan.forward
+        # What forward made or returned is the caller's, or is needed if the graph is retained.
+        given = {view.buffer for launch in forward.launches for view in launch.results}
+        given |= {result.view.buffer for result in forward.results}
         for result in self.plan.backward.results if self.plan.backward else ():
             target, view = result.port.target, result.view
             owned = self.plan.buffers[view.buffer].kind in (BufferKind.OUTPUT, BufferKind.LIBRARY)
