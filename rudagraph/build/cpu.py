@@ -7,12 +7,10 @@ Invariant: an object leaves nothing undefined but what the loader resolves.
 
 from __future__ import annotations
 
-import hashlib
 import linecache
 import re
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -23,7 +21,7 @@ from numba.core.cpu import CPUContext
 from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 
-from rudagraph.build import cpu_language
+from rudagraph.build.cpu_target import entry_name, host_cpu, machine_code
 from rudagraph.errors import BuildError
 from rudagraph.schedule.elf import read_symbols
 from rudagraph.schedule.kernel import (
@@ -33,35 +31,10 @@ from rudagraph.schedule.kernel import (
     MachineCode,
 )
 
-_LANGUAGE = {name: value for name, value in vars(cpu_language).items() if not name.startswith("_")}
-
-
-@dataclass(frozen=True, slots=True)
-class HostCpu:
-    """The CPU that code is made for; `features` as LLVM takes them, "+avx2,-sse4a,…"."""
-
-    triple: str
-    name: str
-    features: str
-
-    @property
-    def target(self) -> str:
-        """The text in MachineCode: what a machine must offer to run the code."""
-        needed = sorted(part[1:] for part in self.features.split(",") if part.startswith("+"))
-        return f"{self.triple} {self.name} {','.join(needed)}"
-
-
-@cache
-def host_cpu() -> HostCpu:
-    """This machine's CPU."""
-    features = llvm.get_host_cpu_features()
-    return HostCpu(llvm.get_process_triple(), llvm.get_host_cpu_name(), features.flatten())
-
 
 def compile_kernel(source: KernelSource) -> MachineCode:
     """Machine code of one kernel; BuildError names the kernel and the line at fault."""
     machine = _machine()
-    entry = entry_name(source)
     module = optimised_module(source)
     code = machine.emit_object(module)
     missing = sorted(read_symbols(code, f"kernel {source.name}").undefined - EXTERNAL_SYMBOLS)
@@ -71,26 +44,12 @@ def compile_kernel(source: KernelSource) -> MachineCode:
             f"kernel {source.name}",
             "use only functions of rudagraph.build.cpu_language",
         )
-    return MachineCode(
-        name=source.name,
-        target=host_cpu().target,
-        code=code,
-        entry=entry,
-        parameters=source.parameters,
-        extent=source.extent,
-        blocks=source.blocks,
-    )
+    return machine_code(source, code)
 
 
 def assembly(source: KernelSource) -> str:
     """The kernel's assembly text, to look at."""
     return str(_machine().emit_assembly(optimised_module(source)))
-
-
-def entry_name(source: KernelSource) -> str:
-    """The entry symbol: of the content alone, so that objects of many kernels fit one engine."""
-    content = (source.text, source.parameters, source.extent, source.blocks, source.read_only)
-    return f"rudagraph_kernel_{hashlib.sha256(repr(content).encode()).hexdigest()[:24]}"
 
 
 @global_compiler_lock  # type: ignore[untyped-decorator]

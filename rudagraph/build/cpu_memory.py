@@ -140,10 +140,10 @@ def store_f16(pointer: Scalar, index: Scalar, value: Scalar) -> None:
     _store(pointer, index, value.instruction("fptrunc", _HALF))
 
 
-# The conversion is one instruction, and rounding twice changes nothing.
-store_f16_rounded = operation(exactly(VOID, POINTER, _INDEX, F32), small=True)(
-    lambda pointer, index, value: store_f16(pointer, index, value)
-)
+@operation(exactly(VOID, POINTER, _INDEX, F32), small=True)
+def store_f16_rounded(pointer: Scalar, index: Scalar, value: Scalar) -> None:
+    """Stores what `round_f16` returned: one conversion, which then changes nothing."""
+    _store(pointer, index, value.instruction("fptrunc", _HALF))
 
 
 @operation(exactly(F32, F32), small=True)

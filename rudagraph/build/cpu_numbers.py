@@ -32,7 +32,7 @@ from rudagraph.build.cpu_emit import (
     same,
     select,
 )
-from rudagraph.build.cpu_math import _libm, _through_libm
+from rudagraph.build.cpu_math import _libm
 
 _FLOATS = (F32, F64)
 _INTEGERS = (I64, I32, I16, I8, U8, U32, U64)
@@ -201,7 +201,7 @@ def floor_divide(x: Scalar, y: Scalar) -> Scalar:
         quotient, rest = _divide(x, y)
         if not x.kind.is_signed:
             return quotient
-        is_below = rest.differs(0) & (rest ^ y).compare("<", 0)
+        is_below = rest.differs(0) & y.differs(0) & (rest ^ y).compare("<", 0)
         return quotient - is_below.instruction("zext", x.kind)
     rest = _libm("fmod", x, y)
     quotient = (x - rest) / y
@@ -255,14 +255,12 @@ def _divide(x: Scalar, y: Scalar) -> tuple[Scalar, Scalar]:
 
 # ---- powers
 
-_float_pow = _through_libm("pow", 2)
-
 
 @operation(same(*NUMBERS))
 def pow(x: Scalar, y: Scalar) -> Scalar:
     """x**y: floats through libm's doubles; integers wrap, and negative exponents give 0, 1, -1."""
     if x.kind.is_floating:
-        return _float_pow(x, y)
+        return _libm("pow", x, y)
     result, base, exponent = x.constant(1), x, y
     for _ in range(x.kind.bits - x.kind.is_signed):
         result = select((exponent & 1).differs(0), result * base, result)

@@ -1,0 +1,264 @@
+"""Many kernels at once: the cache first, then compilation in parallel processes.
+
+Input: KernelSources. Output: their MachineCode, in order. Equal kernels are compiled once.
+The workers are plain child processes that import Numba and the kernel language, never PyTorch nor
+the user's main module; they start when first needed and end after a while without work.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import select
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import IO
+
+from rudagraph.build.cache import KernelCache
+from rudagraph.build.cpu_target import cache_key, entry_name, machine_code
+from rudagraph.errors import BuildError, RudagraphError
+from rudagraph.options import environment
+from rudagraph.schedule.kernel import KernelSource, MachineCode
+
+Progress = Callable[[int, int], None]
+
+# Starting a worker costs about a second, as much as compiling this much text right here.
+_INLINE_KERNELS = 2
+_INLINE_CHARACTERS = 6000
+_IDLE_SECONDS = 120.0
+_MOST_WORKERS = 16
+_LENGTH = struct.Struct("<Q")
+_BOOTSTRAP = (
+    "import sys; sys.path[:] = sys.argv[1:]; from rudagraph.build.pool import serve; serve()"
+)
+
+
+def compile_all(
+    sources: Sequence[KernelSource],
+    progress: Progress | None = None,
+    cache: KernelCache | None = None,
+) -> list[MachineCode]:
+    """Machine code of all kernels, in order; `progress(done, total)` counts different kernels.
+
+    The first kernel that does not compile raises its BuildError.
+    """
+    store = KernelCache.default() if cache is None else cache
+    distinct = {entry_name(source): source for source in sources}
+    built: dict[str, bytes] = {}
+    missing: list[KernelSource] = []
+    for entry, source in distinct.items():
+        code = store.load(cache_key(source))
+        if code is None:
+            missing.append(source)
+        else:
+            built[entry] = code
+
+    def report() -> None:
+        if progress is not None:
+            progress(len(built), len(distinct))
+
+    report()
+
+    def keep(source: KernelSource, code: bytes) -> None:
+        built[entry_name(source)] = code
+        store.store(cache_key(source), code)
+        report()
+
+    _compile_missing(missing, keep)
+    return [machine_code(source, built[entry_name(source)]) for source in sources]
+
+
+def _compile_missing(
+    missing: list[KernelSource], keep: Callable[[KernelSource, bytes], None]
+) -> None:
+    workers = min(_jobs(), len(missing))
+    characters = sum(len(source.text) for source in missing)
+    is_small = len(missing) <= _INLINE_KERNELS and characters <= _INLINE_CHARACTERS
+    if workers <= 1 or is_small:
+        for source in missing:
+            keep(source, _compile_here(source))
+        return
+    # The longest first: one that starts last keeps all others waiting.
+    order = sorted(missing, key=lambda source: -len(source.text))
+    pool = _pool()
+    with pool.lock, ThreadPoolExecutor(workers) as threads:
+        pending = {threads.submit(pool.compile, source): source for source in order}
+        failures: dict[str, RudagraphError] = {}
+        for future in as_completed(pending):
+            source = pending[future]
+            if future.cancelled():
+                continue
+            try:
+                keep(source, future.result())
+            except RudagraphError as error:
+                failures[entry_name(source)] = error
+                for other in pending:
+                    other.cancel()
+    for source in missing:
+        if entry_name(source) in failures:
+            raise failures[entry_name(source)]
+
+
+def _jobs() -> int:
+    wanted = environment("RUDAGRAPH_JOBS").strip()
+    if wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
+    return min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
+
+
+def _compile_here(source: KernelSource) -> bytes:
+    # Numba takes half a second to import: not before a kernel misses the cache.
+    from rudagraph.build.cpu import compile_kernel
+
+    return compile_kernel(source).code
+
+
+# ---- the parent's side
+
+
+class _Worker:
+    """One child process and its two pipes."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOTSTRAP, *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def compile(self, source: KernelSource) -> bytes:
+        """Raises EOFError when the process has ended, BuildError when it died at work."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        try:
+            _send(stdin, source)
+            answer = _receive(stdout)
+        except (EOFError, BrokenPipeError) as error:
+            status = self._process.wait()
+            if status == 0:
+                raise EOFError from error
+            raise BuildError(
+                f"the process that compiled kernel {source.name} died with status {status}",
+                f"kernel {source.name}",
+                "its message, if any, is above; RUDAGRAPH_JOBS=1 compiles in this process",
+            ) from error
+        if isinstance(answer, RudagraphError):
+            raise answer
+        assert isinstance(answer, bytes)
+        return answer
+
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait()
+
+
+class _Pool:
+    """Idle workers; a thread takes one, gives it a kernel, waits, and puts it back."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.process = os.getpid()
+        self._idle: list[_Worker] = []
+
+    def compile(self, source: KernelSource) -> bytes:
+        worker = self._take()
+        try:
+            code = worker.compile(source)
+        except EOFError:  # it had just ended for want of work
+            worker = _Worker()
+            code = worker.compile(source)
+        except BuildError:
+            if worker.is_alive:
+                self._idle.append(worker)
+            raise
+        self._idle.append(worker)
+        return code
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _take(self) -> _Worker:
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.is_alive:
+                return worker
+            worker.close()
+        return _Worker()
+
+
+_shared: _Pool | None = None
+
+
+def _pool() -> _Pool:
+    """This process's pool: after a fork the parent's pipes are not ours to use."""
+    global _shared
+    if _shared is None or _shared.process != os.getpid():
+        _shared = _Pool()
+        atexit.register(_close, _shared)
+    return _shared
+
+
+def _close(pool: _Pool) -> None:
+    if pool.process == os.getpid():
+        pool.close()
+
+
+# ---- the worker's side
+
+
+def serve() -> None:
+    """Compiles the kernels that arrive on standard input until it ends or stays silent."""
+    requests = os.fdopen(os.dup(0), "rb", buffering=0)
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what a library prints must not mix with the answers
+    while select.select([requests], [], [], _IDLE_SECONDS)[0]:
+        try:
+            source = _receive(requests)
+        except EOFError:
+            return
+        assert isinstance(source, KernelSource)
+        try:
+            answer: object = _compile_here(source)
+        except RudagraphError as error:
+            answer = error
+        except Exception as error:
+            answer = BuildError(
+                f"kernel {source.name} does not compile: {type(error).__name__}: {error}",
+                f"kernel {source.name}",
+            )
+        _send(answers, answer)
+
+
+def _send(pipe: IO[bytes], message: object) -> None:
+    content = pickle.dumps(message)
+    view = memoryview(_LENGTH.pack(len(content)) + content)
+    while view:
+        view = view[pipe.write(view) :]
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> object:
+    (length,) = _LENGTH.unpack(_exactly(pipe, _LENGTH.size))
+    return pickle.loads(_exactly(pipe, length))
+
+
+def _exactly(pipe: IO[bytes], length: int) -> bytes:
+    parts = b""
+    while len(parts) < length:
+        part = pipe.read(length - len(parts))
+        if not part:
+            raise EOFError
+        parts += part
+    return parts
