@@ -30,15 +30,23 @@ JOINT_PASSES: tuple[Pass, ...] = (
     shape_reductions,
     # One shape per neighbourhood, so that the cut sees values and not their reshaped twins.
     move_views,
+    # Composites and backward formulas reduce as PyTorch does; kernels know three forms.
+    shape_reductions,
     # Again: expansion leaves results that nobody reads, and sums that two composites share.
     simplify,
+    # After simplification, which folds most reshapes away; what is left here blocks fusion.
+    move_views,
+    # Chains of reshapes that moving has left.
+    simplify,
+    # Before the cut: a copy made for a product in forward is saved, not made again in backward.
+    materialise,
 )
 
 # On forward and on backward.
 ENTRY_PASSES: tuple[Pass, ...] = (
     # The cut separates neighbours: what is left on one side may now agree on another shape.
     move_views,
-    # Before kernels grow: a copy in front of a product can join the kernel that makes its operand.
+    # Again, for what the cut made outputs; before kernels grow, so that copies join them.
     materialise,
     # Last: what is inside a kernel is no longer for others to look at.
     fuse,

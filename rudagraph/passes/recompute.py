@@ -1,15 +1,15 @@
 """Which forward values backward saves and which it computes again: the policy.
 
     forward   %x -> %cast -> %norm -> %matmul        backward needs %cast and %norm
-    network   a value's node can be cut at the price of its bytes; a value that may not be computed
-              again hangs on the source; what backward reads hangs on the sink
+    network   saving a value cuts its node, at a price per byte; computing it again cuts its edge
+              from the source, at a price per element; what backward reads hangs on the sink
     result    the cheapest cut: here %x is an input, so nothing is saved but %norm's statistics
 
-Views, casts, cheap arithmetic, creation (and, where the target says so, random bits) are computed
-again; products, library ops, reductions, gathers and transcendentals are not, and neither is a
-value that a product in backward needs in memory anyway. What only backward needs is computed there:
-once, so at no cost. Ties go to the later value: less is computed twice. The choice never changes a
-bit of any result.
+Prices are bytes of memory traffic that take as long, so a slower transcendental or a narrower type
+moves the choice. `residency` prices a saved byte for the time it stays: raise it and less is saved.
+What only backward needs is computed there once, so at no price. Products, reductions, library ops
+and writes outside are never repeated. Ties go to the later value: less is computed twice.
+The choice never changes a bit of any result.
 """
 
 from __future__ import annotations
@@ -22,21 +22,27 @@ from rudagraph.ir.graph import Graph, Op, Role, Value
 from rudagraph.ir.ops import Tag, has
 
 _OWN_MEMORY = Tag.MATMUL | Tag.LIBRARY | Tag.GATHER | Tag.SCATTER
-_FREE = Tag.VIEW | Tag.CREATION
+# Library ops that only move elements: as repeatable as arithmetic.
+_MOVES = frozenset(("concatenate", "pad"))
+_UNIT = 16  # capacities are whole sixteenths of a byte
 
 
 @dataclass(frozen=True)
 class RecomputePolicy:
-    """What may be computed again in backward. A tighter budget sets more of these.
+    """Prices in bytes of traffic: per saved byte that stays, per element computed again."""
 
-    random: draw random bits again; on a CPU reading a saved byte is cheaper.
-    expensive: evaluate transcendentals again.
-    materialised: recompute values that products of backward read, at the cost of writing them.
-    """
+    residency: float = 1.0
+    arithmetic: float = 0.25
+    transcendental: float = 6.0
+    random: float = 4.0
 
-    random: bool = False
-    expensive: bool = False
-    materialised: bool = False
+
+# One element of exp or GELU takes 0.3 to 0.6 ns on a CPU core that moves 20 bytes in 1 ns with its
+# neighbour, random 16 bits 0.2 ns; on a GPU both hide behind memory.
+POLICIES = {
+    "cpu": RecomputePolicy(),
+    "cuda": RecomputePolicy(arithmetic=0.05, transcendental=0.75, random=1.5),
+}
 
 
 @dataclass
@@ -45,16 +51,14 @@ class JointView:
 
     joint: Graph
     producers: dict[Value, Op] = field(init=False)
-    users: dict[Value, list[Op]] = field(init=False)
-    backward: set[Value] = field(init=False)  # results that depend on a tangent
+    backward: set[Value] = field(init=False)  # tangents and what depends on them
     asked: list[Value] = field(init=False)  # forward values that backward reads, in order
 
     def __post_init__(self) -> None:
         joint = self.joint
-        self.producers, self.users = joint.producers(), joint.users()
-        tangents = (port.value for port in joint.inputs if port.role is Role.TANGENT)
-        self.backward = set(tangents)
-        needed = _needed_for(joint, self.producers, frozenset((Role.GRADIENT,)))
+        self.producers = joint.producers()
+        self.backward = {port.value for port in joint.inputs if port.role is Role.TANGENT}
+        needed = self.needed_for(Role.GRADIENT)
         asked: dict[Value, None] = {}
         for op in joint.ops:
             if self.backward.isdisjoint(op.inputs):
@@ -67,6 +71,19 @@ class JointView:
                 asked[port.value] = None
         self.asked = list(asked)
 
+    def needed_for(self, *roles: Role) -> set[Value]:
+        """The values that outputs of these roles depend on."""
+        needed: set[Value] = set()
+        stack = [port.value for port in self.joint.outputs if port.role in roles]
+        while stack:
+            value = stack.pop()
+            if value in needed:
+                continue
+            needed.add(value)
+            if value in self.producers:
+                stack += self.producers[value].inputs
+        return needed
+
     def mutated_inputs(self) -> set[Value]:
         """Inputs whose old value is gone once forward has run."""
         targets = {port.target for port in self.joint.outputs if port.role is Role.UPDATE}
@@ -77,26 +94,23 @@ class JointView:
         }
 
 
-def choose_saved(joint: Graph, policy: RecomputePolicy = RecomputePolicy()) -> frozenset[Value]:
+def choose_saved(joint: Graph, policy: RecomputePolicy = POLICIES["cpu"]) -> frozenset[Value]:
     """The forward values to save for backward; inputs count as saved unless they are mutated."""
-    view = JointView(joint)
-    chooser = _Chooser(view, policy)
+    chooser = _Chooser(JointView(joint), policy)
     asked = chooser.asked_in_memory()
-    forced = [value for value in asked if value in chooser.fixed]
-    available = chooser.free_inputs | set(forced)
-    edges = list(chooser.network(available, asked))
+    forced = {value for value in asked if chooser.repeat_price(value) >= UNCUTTABLE}
+    edges = list(chooser.network(chooser.free_inputs | forced, asked))
     if not edges:
         return frozenset(forced)
     left = source_side(edges, _SOURCE, _SINK)
-    cut = {
+    return frozenset(forced) | {
         value for value in chooser.reached if ("in", value) in left and ("out", value) not in left
     }
-    return frozenset(forced) | cut
 
 
-_SOURCE: tuple[str, Value | None] = ("source", None)
-_SINK: tuple[str, Value | None] = ("sink", None)
-_Edge = tuple[tuple[str, Value | None], tuple[str, Value | None], int]
+_Node = tuple[str, Value | None]
+_SOURCE: _Node = ("source", None)
+_SINK: _Node = ("sink", None)
 
 
 class _Chooser:
@@ -104,31 +118,25 @@ class _Chooser:
 
     def __init__(self, view: JointView, policy: RecomputePolicy) -> None:
         self.view, self.policy = view, policy
-        self.mutated = view.mutated_inputs()
         inputs = {port.value for port in view.joint.inputs}
-        self.free_inputs = inputs - self.mutated
+        self.free_inputs = inputs - view.mutated_inputs()
         self.reached: dict[Value, None] = {}
-        self.in_backward_memory = self._read_through_views(in_backward=True)
-        self.in_forward_memory = self._read_through_views(in_backward=False)
-        self.in_forward_memory |= view.joint.output_values()
-        self.in_forward = _needed_for(
-            view.joint, view.producers, frozenset((Role.RESULT, Role.UPDATE))
-        )
-        # Values that are there or not: nothing computes them again.
-        self.fixed = self.mutated | {
-            result
+        results = {port.value for port in view.joint.outputs if port.role is not Role.GRADIENT}
+        self.in_backward_memory = self._in_memory(set(), in_backward=True)
+        self.in_forward_memory = self._in_memory(results, in_backward=False)
+        self.in_forward_memory |= self._read_later()
+        needed = view.needed_for(Role.RESULT, Role.UPDATE)
+        self.in_forward = {
+            value
             for op in view.joint.ops
-            if not self._repeatable(op)
-            for result in op.results
-            if result not in view.backward
+            if not needed.isdisjoint(op.results)
+            for value in op.results
         }
 
     def asked_in_memory(self) -> list[Value]:
-        """What backward reads, views replaced by what they view."""
-        found: dict[Value, None] = {}
-        for value in self.view.asked:
-            found[self._root(value)] = None
-        return list(found)
+        """What backward reads and is no input, views replaced by what they view."""
+        roots = dict.fromkeys(self._root(value) for value in self.view.asked)
+        return [value for value in roots if value not in self.free_inputs]
 
     def _root(self, value: Value) -> Value:
         op = self.view.producers.get(value)
@@ -137,68 +145,77 @@ class _Chooser:
             op = self.view.producers.get(value)
         return value
 
-    def _repeatable(self, op: Op) -> bool:
-        if has(op, _FREE) or self.in_forward.isdisjoint(op.results):
-            return True
-        if not self.policy.materialised and not self.in_backward_memory.isdisjoint(op.results):
-            return False
-        if has(op, Tag.RANDOM):
-            return self.policy.random
-        return has(op, Tag.POINTWISE) and (self.policy.expensive or not has(op, Tag.EXPENSIVE))
-
-    def _read_through_views(self, *, in_backward: bool) -> set[Value]:
-        """Values that a product or library op of one side reads, directly or through views."""
-        found: set[Value] = set()
+    def _in_memory(self, found: set[Value], *, in_backward: bool) -> set[Value]:
+        """`found`, and what products and library ops of one side read and write, through views."""
         for op in reversed(self.view.joint.ops):
             if has(op, Tag.VIEW):
                 if op.result in found:
                     found.add(op.inputs[0])
             elif has(op, _OWN_MEMORY) and in_backward == (op.results[0] in self.view.backward):
                 found.update(op.inputs)
+                found.update(op.results)
         return found
 
-    def network(self, available: set[Value], asked: list[Value]) -> Iterator[_Edge]:
-        """Edges among the values between what must be had and what backward asks for."""
-        wanted = set(asked)
-        stack = [value for value in asked if value not in available]
+    def _read_later(self) -> set[Value]:
+        """Values that an op of forward reads beyond a product: no kernel holds both."""
+        depth = {port.value: 0 for port in self.view.joint.inputs}
+        found: set[Value] = set()
+        for op in self.view.joint.ops:
+            if op.results[0] in self.view.backward:
+                continue
+            own = max((depth[value] for value in op.inputs), default=0)
+            found.update(value for value in op.inputs if depth[value] < own)
+            depth.update(dict.fromkeys(op.results, own + has(op, _OWN_MEMORY)))
+        return found
+
+    def network(
+        self, available: set[Value], asked: list[Value]
+    ) -> Iterator[tuple[_Node, _Node, int]]:
+        """Edges among the values between what is there anyway and what backward asks for."""
+        wanted = {value for value in asked if value not in available}
+        stack = list(reversed([value for value in asked if value in wanted]))
         while stack:
             value = stack.pop()
             if value in self.reached:
                 continue
             self.reached[value] = None
-            if value in self.fixed:
-                continue
-            op = self.view.producers[value]
-            stack += [v for v in op.inputs if v not in available and v not in self.reached]
-        for value in self.reached:
-            yield ("in", value), ("out", value), self._price(value)
+            price = self.repeat_price(value)
+            yield ("in", value), ("out", value), self._save_price(value)
+            if price:
+                yield _SOURCE, ("in", value), price
             if value in wanted:
                 yield ("out", value), _SINK, UNCUTTABLE
-            if value in self.fixed:
-                yield _SOURCE, ("in", value), UNCUTTABLE
+            if price >= UNCUTTABLE:
                 continue
             for operand in self.view.producers[value].inputs:
-                if operand in self.reached:
+                if operand not in available:
                     yield ("out", operand), ("in", value), UNCUTTABLE
+                    stack.append(operand)
 
-    def _price(self, value: Value) -> int:
-        """Bytes that saving costs: a value that forward would not store is written for this."""
+    def repeat_price(self, value: Value) -> int:
+        """What computing the value once more in backward costs; UNCUTTABLE where it may not be."""
+        op = self.view.producers.get(value)
+        if op is None:
+            return UNCUTTABLE  # an input that forward overwrites
+        if has(op, Tag.VIEW | Tag.CREATION) or value not in self.in_forward:
+            return 0
+        count, written = value.type.numel, 0
+        if value in self.in_backward_memory or has(op, _OWN_MEMORY):
+            written = 2 * value.type.bytes * _UNIT
+        if has(op, Tag.GATHER) or op.opcode in _MOVES:
+            return written + value.type.bytes * _UNIT
+        if has(op, Tag.RANDOM):
+            return written + round(count * self.policy.random * _UNIT)
+        if has(op, Tag.EXPENSIVE):
+            return written + round(count * self.policy.transcendental * _UNIT)
+        if has(op, Tag.POINTWISE) and op.opcode != "check_index":
+            return written + round(count * self.policy.arithmetic * _UNIT)
+        return UNCUTTABLE
+
+    def _save_price(self, value: Value) -> int:
+        """What saving costs: it stays, is read, and is written where forward would not store it."""
         op = self.view.producers.get(value)
         if op is not None and has(op, Tag.VIEW):
             return UNCUTTABLE  # what it views is saved instead
-        stored = value in self.in_forward_memory or op is None
-        return max(value.type.bytes, 1) * (1 if stored else 2)
-
-
-def _needed_for(joint: Graph, producers: dict[Value, Op], roles: frozenset[Role]) -> set[Value]:
-    """The values that outputs of these roles depend on."""
-    needed: set[Value] = set()
-    stack = [port.value for port in joint.outputs if port.role in roles]
-    while stack:
-        value = stack.pop()
-        if value in needed:
-            continue
-        needed.add(value)
-        if value in producers:
-            stack += producers[value].inputs
-    return needed
+        passes = 1 if value in self.in_forward_memory else 2
+        return max(round(value.type.bytes * (self.policy.residency + passes) * _UNIT), 1)
