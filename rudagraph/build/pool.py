@@ -48,7 +48,9 @@ def compile_all(
     The first kernel that does not compile raises its BuildError.
     """
     store = KernelCache.default() if cache is None else cache
-    distinct = {entry_name(source): source for source in sources}
+    distinct: dict[str, KernelSource] = {}
+    for source in sources:
+        distinct.setdefault(entry_name(source), source)
     built: dict[str, bytes] = {}
     missing: list[KernelSource] = []
     for entry, source in distinct.items():
