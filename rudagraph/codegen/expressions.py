@@ -95,6 +95,7 @@ EXPRESSIONS: Mapping[str, Row] = {
     "gelu": Row(_gelu("", "{0}"), _EXP),
     **_calls("isnan isinf logical_not bitwise_not", 1, exact=True),
     "cast": Row("{0}", 1.0),
+    "check_index": Row("{0}", exact=True),  # the loop shape adds the check
     **_calls("maximum minimum", 2, exact=True),
     **_calls("add sub mul", 2),
     **_calls("div", 2, _DIVISION),
@@ -266,10 +267,11 @@ def convert(text: str, source: DType, target: DType) -> str:
 
 # Names of the language that loop shapes use beside the table's.
 HELPERS = frozenset(
-    "accumulate_add accumulate_max accumulate_min advance philox_row philox_row_32 random_u16 random_u32 infinity nan begin end block"
-    " range min max boolean gelu_erf gelu_tanh gelu_erf_backward gelu_tanh_backward"
-    " round_bf16 round_f16 reciprocal select where store_bf16_rounded store_f16_rounded"
-    " load_u16 load_u32 uint32 uint64 fma exp_nonpositive".split()
+    "accumulate_add accumulate_max accumulate_min advance philox_row philox_row_32 random_u16"
+    " random_u32 infinity nan begin end block range min max boolean gelu_erf gelu_tanh"
+    " gelu_erf_backward gelu_tanh_backward round_bf16 round_f16 reciprocal select where"
+    " store_bf16_rounded store_f16_rounded load_u16 load_u32 store_u32 uint32 uint64 fma"
+    " exp_nonpositive".split()
 )
 RESERVED = (
     HELPERS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from rudagraph.codegen.copies import without_copies
 from rudagraph.codegen.domain import Nest, body_nest, result_access
 from rudagraph.codegen.expressions import accumulator_dtype
 from rudagraph.codegen.launch import cut
@@ -27,8 +28,8 @@ def lower_fused(
     shared: tuple[tuple[int, int], ...],
 ) -> Lowered:
     """Kernel calls of a fused op; `shared` are (operand, result) pairs in the same memory."""
-    body = op.body
-    assert body is not None, "a fused op has a body"
+    assert op.body is not None, "a fused op has a body"
+    body = without_copies(op.body)
     nest = body_nest(body, operand_strides, result_strides)
     stages = Stages(body, nest)
     title = kernel_title(op)
@@ -46,12 +47,12 @@ def lower_fused(
     )
     kernel.write()
     extent = nest.rows * cutting.pieces
-    docstring = [_summary(nest), "", *describe(body)]
+    docstring = [_summary(nest), "", *describe(op.body)]
     call = kernel_call(title, docstring, kernel.lines, kernel.parameters, extent, cutting.blocks)
     second = _finish(title, stages, partials, cutting.blocks) if two_stages else ()
     if kernel.scratch.block_bytes:
         sizes.append(kernel.scratch.block_bytes * cutting.blocks)
-    return Lowered((call, *second), tuple(sizes), _inplace(stages))
+    return Lowered((call, *second), tuple(sizes), inplace_pairs(stages), len(kernel.checks))
 
 
 def kernel_title(op: Op) -> str:
@@ -88,7 +89,7 @@ def _finish(
     return (finish_call(title, ops, partials, blocks),)
 
 
-def _inplace(stages: Stages) -> tuple[tuple[int, int], ...]:
+def inplace_pairs(stages: Stages) -> tuple[tuple[int, int], ...]:
     """Pairs (operand, result) whose elements lie alike, the operand read for the last time before.
 
     Only elements qualify: what is read once per row may be read by several blocks.

@@ -49,6 +49,7 @@ class RowsKernel:
     lines: Lines = field(default_factory=lambda: Lines(depth=1))
     names: Names = field(default_factory=lambda: Names(RESERVED))
     parameters: Parameters = field(default_factory=Parameters)
+    checks: list[Op] = field(default_factory=list)  # one error flag each
 
     def __post_init__(self) -> None:
         self.nest = self.stages.nest
@@ -344,12 +345,24 @@ class RowsKernel:
         elif has(op, Tag.RANDOM):
             place = self._word(op)
         text = register_text(op, [self._register[value] for value in op.inputs], place)
+        if op.opcode == "check_index":
+            self._check(op, text)
         if needs_rounding(op) and only_stored:
             self._unrounded.add(op.result)
         elif needs_rounding(op):
             self._unrounded.discard(op.result)
             text = rounded(text, op.result.type.dtype)
         self._assign(op.result, text)
+
+    def _check(self, op: Op, index: str) -> None:
+        """Report an index outside its table; a flag is set after the index it is about."""
+        error = KernelArgument("error", len(self.checks))
+        self.checks.append(op)
+        name = self.parameters.add(self.names.fresh("error"), error, written=True)
+        wrong, ignored = f"{index} < 0 or {index} >= {int_of(op, 'extent')}", op.get("ignore")
+        condition = wrong if ignored is None else f"({wrong}) and {index} != {ignored}"
+        with self.lines.block(f"if {condition}:"):
+            self.lines.add(f"store_i64({name}, 1, int64({index}))", f"store_i64({name}, 0, 1)")
 
     def _word(self, op: Op) -> str:
         """The random word of an element, drawn for the row before, or of the row itself."""
