@@ -21,6 +21,7 @@ from rudagraph.capture.lower import lower
 from rudagraph.capture.mode import CaptureMode
 from rudagraph.capture.places import ModulePath
 from rudagraph.capture.state import ModuleState
+from rudagraph.capture.substitutes import substituted
 from rudagraph.capture.trace import JointTrace, trace_joint
 from rudagraph.errors import UnsupportedError, UsageError
 from rudagraph.ir.graph import Graph
@@ -93,7 +94,7 @@ class _Session:
         self.build = call_builder(self.call.tree)
         examples = [item.tensor for item in self.inputs.items]
         try:
-            with self.modules.watching():
+            with self.modules.watching(), substituted():
                 return trace_joint(self.run, examples, decompositions())
         finally:
             self.state.restore()

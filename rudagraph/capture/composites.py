@@ -204,6 +204,8 @@ REPLACEMENTS: dict[Callable[..., Any], Replacement] = {
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _multi_head_attention,
     torch.Tensor.backward: _refuse_second_order,
+    torch.autograd.backward: _refuse_second_order,
+    torch.autograd.grad: _refuse_second_order,
     **DROPOUTS,
 }
 
