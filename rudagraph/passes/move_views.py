@@ -19,7 +19,14 @@ from rudagraph.ir.builder import GraphBuilder
 from rudagraph.ir.graph import Attribute, Graph, Op, Operand, Value, make_attributes
 from rudagraph.ir.ops import Tag, has
 from rudagraph.ir.types import broadcast_shapes
-from rudagraph.passes.kernel_shapes import Fold, Shape, domain_of, fold_of, is_elementwise
+from rudagraph.passes.kernel_shapes import (
+    Fold,
+    Shape,
+    domain_of,
+    fold_of,
+    is_elementwise,
+    rows_of,
+)
 from rudagraph.passes.liveness import needed_ops
 from rudagraph.passes.translate_shapes import translate
 
@@ -44,7 +51,6 @@ class _Components:
         self.base: dict[Value, Value] = {}  # through reshapes
         self._parent: dict[Value, Value] = {}
         self.ops = [op for op in graph.ops if domain_of(op) is not None]
-        self.read_as: dict[Value, list[Shape]] = {}  # shapes that a smaller value is read in
         for port in graph.inputs:
             self.base[port.value] = port.value
         for op in graph.ops:
@@ -58,8 +64,6 @@ class _Components:
         for value in op.inputs:
             if value.type.numel == op.result.type.numel:
                 self._union(self.base[value], op.result)
-            elif value.type.numel > 1:
-                self.read_as.setdefault(self.base[value], []).append(value.type.shape)
 
     def _union(self, left: Value, right: Value) -> None:
         self._parent[self.find(right)] = self.find(left)
@@ -81,35 +85,44 @@ class _Components:
         members: dict[Value, list[Op]] = {}
         for op in self.ops:
             members.setdefault(self.home(op), []).append(op)
-        anchors = self._anchors()
+        rows = {self.find(op.result) for op in self.ops if fold_of(op) is Fold.ROWS}
+        chosen = {home: _finest(ops) for home, ops in members.items() if home not in rows}
+        for home, shapes in self._anchors(rows, chosen).items():
+            chosen[home] = _finest(members.get(home, []), shapes)
         for home, ops in members.items():
-            own = dict.fromkeys(_domain(op) for op in ops)
-            shapes = list(dict.fromkeys(anchors.get(home, ()))) or list(own)
-            if len(own) == 1 and list(own) == shapes:
-                continue
-            best = min(shapes, key=lambda shape: self._rank(ops, shape))
             for op in ops:
-                if _domain(op) != best and can_compute_in(op, best):
-                    yield op, best
+                if _domain(op) != chosen[home] and can_compute_in(op, chosen[home]):
+                    yield op, chosen[home]
 
-    def _anchors(self) -> dict[Value, list[Shape]]:
-        """Shapes that a component of row values has where it meets full ones."""
-        found: dict[Value, list[Shape]] = {}
+    def _anchors(self, rows: set[Value], chosen: dict[Value, Shape]) -> dict[Value, list[Shape]]:
+        """Shapes in which full components, in the shapes chosen for them, make and read rows."""
+        found: dict[Value, list[Shape]] = {home: [] for home in rows}
         for op in self.ops:
+            domain = _domain(op)
+            shape = chosen.get(self.home(op), domain)
+            shape = shape if can_compute_in(op, shape) else domain
             if fold_of(op) is Fold.ROWS:
-                found.setdefault(self.find(op.result), []).append(op.result.type.shape)
-        for base, shapes in self.read_as.items():
-            home = self.find(base)
-            if home in found:
-                found[home] += [shape for shape in shapes if len(shape) > 1]
+                found[self.find(op.result)].append(rows_of(shape))
+            if not is_elementwise(op):
+                continue
+            for value in op.inputs:
+                home = self.find(self.base[value])
+                if home in found and value.type.numel < op.result.type.numel:
+                    read = translate(value.type.shape, domain, shape)
+                    found[home] += [read] if read is not None and len(read) > 1 else []
         return found
 
-    @staticmethod
-    def _rank(ops: list[Op], shape: Shape) -> tuple[int, int, int]:
-        """Fewest ops left behind, then the finest shape, then the fewest axes of extent 1."""
+
+def _finest(ops: list[Op], shapes: list[Shape] | None = None) -> Shape:
+    """Of the shapes (or the ops' own) the one that fewest ops cannot take; then the finest."""
+    candidates = dict.fromkeys(shapes or [_domain(op) for op in ops])
+
+    def rank(shape: Shape) -> tuple[int, int, int]:
         behind = sum(not can_compute_in(op, shape) for op in ops)
         fine = sum(extent != 1 for extent in shape)
         return behind, -fine, len(shape)
+
+    return min(candidates, key=rank)
 
 
 def can_compute_in(op: Op, shape: Shape) -> bool:

@@ -59,11 +59,9 @@ class _Shaper:
         runs = _runs(x.type.shape, axes)
         pattern = "".join("R" if reduced else "K" for reduced, _ in runs)
         is_sum = self.op.opcode in ("sum", "mean")
-        if x.type.numel == 0:
-            return False
-        if pattern in ("", "K"):
-            self._define_from(x)
-        elif pattern == "R" and not is_sum:
+        if x.type.numel == 0 or "R" not in pattern:
+            return False  # nothing to reduce: simplify has taken those away
+        if pattern == "R" and not is_sum:
             flat = self._along_rows(x, self.op.opcode)
             rows = self._shaped(flat, (1, flat.type.numel))
             self._define_from(self._along_rows(rows, self.op.opcode))

@@ -15,6 +15,7 @@ from typing import cast as typed
 from rudagraph.ir.graph import Op, Operand, Value
 from rudagraph.ir.rewrite import Replacement, Rewriter, Rule
 from rudagraph.ir.types import broadcast_shapes
+from rudagraph.passes.kernel_shapes import fold_of
 
 Shape = tuple[int, ...]
 
@@ -126,8 +127,8 @@ def _reduction(rewriter: Rewriter, op: Op) -> Replacement:
     (x,) = op.inputs
     axes = _ints(op, "axes")
     real = tuple(axis for axis in axes if x.type.shape[axis] != 1)
-    if real == axes and axes:
-        return None
+    if (real == axes and axes) or (real and fold_of(op) is not None):
+        return None  # nothing to leave out, or a form that kernels have as it is
     result = op.result
     if real:
         attributes = {**dict(op.attributes), "axes": real}
