@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import cast as typed
 
-from rudagraph.ir.graph import Op, Operand, Value
+from rudagraph.ir.graph import Number, Op, Operand, Value
 from rudagraph.ir.rewrite import Replacement, Rewriter, Rule
 from rudagraph.ir.types import DType
 
@@ -24,38 +24,42 @@ def _is_number(operand: Operand, number: float) -> bool:
     return operand == number and math.copysign(1, operand) == math.copysign(1, number)
 
 
-def _other(op: Op, number: float) -> Value | None:
-    """The tensor operand of a commutative op whose other operand is this number.
+def _neutral(rewriter: Rewriter, op: Op, neutral: float) -> Operand:
+    """The other operand, in the result's shape, if one operand holds such a number everywhere.
 
-    It has the result's type: a number has no shape to broadcast.
+    A constant tensor may give the result its shape and nothing else: then the other is expanded.
     """
-    first, second = op.operands
-    if isinstance(first, Value) and _is_number(second, number):
-        return first
-    if isinstance(second, Value) and _is_number(first, number):
-        return second
+    for x, number in (op.operands, op.operands[::-1]):
+        if isinstance(x, Value) and _holds_number(rewriter, number, neutral):
+            return _as_result(rewriter, op, x)
     return None
+
+
+def _holds_number(rewriter: Rewriter, operand: Operand, number: float) -> bool:
+    constant = rewriter.producer(operand, "full")
+    return _is_number(operand if constant is None else typed(Number, constant["value"]), number)
 
 
 def _add(rewriter: Rewriter, op: Op) -> Replacement:
     """x + 0 for integers; x + -0.0 for floats, which keeps both zeros."""
-    if op.result.type.dtype.is_floating:
-        return _other(op, -0.0)
-    return _other(op, 0)
+    return _neutral(rewriter, op, -0.0 if op.result.type.dtype.is_floating else 0)
 
 
 def _sub(rewriter: Rewriter, op: Op) -> Replacement:
     """x - 0.0 keeps -0.0; x - -0.0 does not."""
     x, number = op.operands
-    return x if isinstance(x, Value) and _is_number(number, 0) else None
+    if isinstance(x, Value) and _holds_number(rewriter, number, 0):
+        return _as_result(rewriter, op, x)
+    return None
 
 
 def _mul(rewriter: Rewriter, op: Op) -> Replacement:
-    if (x := _other(op, 1)) is not None:
-        return x
-    if (x := _other(op, -1)) is not None and op.result.type.dtype not in (DType.U8, DType.B8):
-        return rewriter.one("neg", x)
-    return None
+    if (same := _neutral(rewriter, op, 1)) is not None:
+        return same
+    if op.result.type.dtype in (DType.U8, DType.B8):
+        return None
+    negated = _neutral(rewriter, op, -1)
+    return None if negated is None else rewriter.one("neg", negated)
 
 
 def _div(rewriter: Rewriter, op: Op) -> Replacement:
@@ -105,15 +109,14 @@ def _extreme(rewriter: Rewriter, op: Op) -> Replacement:
     """An infinity that never wins, or an operand against itself; NaN propagates either way."""
     if op.operands[0] == op.operands[1] and isinstance(op.operands[0], Value):
         return op.operands[0]
-    return _other(op, -math.inf if op.opcode == "maximum" else math.inf)
+    return _neutral(rewriter, op, -math.inf if op.opcode == "maximum" else math.inf)
 
 
 def _both(rewriter: Rewriter, op: Op) -> Replacement:
     """x & true and x | false on b8."""
-    if op.result.type.dtype is not DType.B8:
+    if any(value.type.dtype is not DType.B8 for value in op.inputs):
         return None
-    x = _other(op, 1 if op.opcode.endswith("_and") else 0)
-    return x if x is not None and x.type == op.result.type else None
+    return _neutral(rewriter, op, 1 if op.opcode.endswith("_and") else 0)
 
 
 # -- casts
@@ -175,7 +178,7 @@ def _where(rewriter: Rewriter, op: Op) -> Replacement:
     return None
 
 
-def _as_result(rewriter: Rewriter, op: Op, branch: Operand) -> Replacement:
+def _as_result(rewriter: Rewriter, op: Op, branch: Operand) -> Operand:
     """The branch taken, in the shape of the result; a number becomes a tensor."""
     if not isinstance(branch, Value) or branch.type == op.result.type:
         return branch

@@ -123,7 +123,7 @@ def _fits(left: Value, right: Value) -> bool:
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, torch.Tensor]:
     """A tensor for each input: normal floats, small non-negative integers that are valid ids."""
     generator = torch.Generator().manual_seed(seed)
-    below = {value.name: 4 for value in graph.values()}
+    below = {value.name: 2 for value in graph.values()}
     for op in graph.ops:
         match op.opcode:
             case "embedding":
