@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rudagraph.errors import UsageError, VerifyError
-from rudagraph.ir.graph import Attribute, Graph, Hole, Number, Op, Operand, Value
+from rudagraph.ir.graph import Attribute, Graph, Hole, Op, Value
 from rudagraph.ir.interpret_composites import COMPOSITES
 from rudagraph.ir.interpret_pointwise import POINTWISE
 from rudagraph.ir.interpret_tensors import TENSORS
@@ -163,5 +163,3 @@ SEMANTICS: dict[str, Semantics] = {
     "fused": _fused,
     "library": _library,
 }
-
-__all__ = ["SEMANTICS", "Number", "Operand", "evaluate", "interpret", "library_function"]

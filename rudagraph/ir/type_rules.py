@@ -26,17 +26,16 @@ def fail_unless(condition: bool, message: str) -> None:
 
 
 def value_type(operand: Operand) -> TensorType:
-    fail_unless(isinstance(operand, Value), f"expected a tensor operand, not {operand!r}")
-    return typed(Value, operand).type
+    if isinstance(operand, Value):  # no text is made where all is well: passes verify every op
+        return operand.type
+    raise TypeRuleError(f"expected a tensor operand, not {operand!r}")
 
 
 def integers(attributes: Attributes, name: str) -> tuple[int, ...]:
     value = attributes.get(name)
-    fail_unless(
-        isinstance(value, tuple) and all(type(item) is int for item in value),
-        f"attribute {name} must be a list of integers, not {value!r}",
-    )
-    return typed(tuple[int, ...], value)
+    if isinstance(value, tuple) and all(type(item) is int for item in value):
+        return typed(tuple[int, ...], value)
+    raise TypeRuleError(f"attribute {name} must be a list of integers, not {value!r}")
 
 
 def integer(attributes: Attributes, name: str) -> int:
@@ -71,8 +70,9 @@ def _broadcast(operands: tuple[Operand, ...]) -> tuple[int, ...]:
 def _common_dtype(operands: tuple[Operand, ...]) -> DType:
     dtypes = dict.fromkeys(operand.type.dtype for operand in operands if isinstance(operand, Value))
     fail_unless(bool(dtypes), "at least one operand must be a tensor")
-    names = ", ".join(map(str, dtypes))
-    fail_unless(len(dtypes) == 1, f"operands must have one dtype, not {names}")
+    if len(dtypes) != 1:
+        names = ", ".join(map(str, dtypes))
+        raise TypeRuleError(f"operands must have one dtype, not {names}")
     (dtype,) = dtypes
     _check_numbers(operands, dtype)
     return dtype
@@ -106,7 +106,8 @@ def numeric(operands: tuple[Operand, ...], attributes: Attributes, body: Graph |
 
 def floating(operands: tuple[Operand, ...], attributes: Attributes, body: Graph | None) -> Types:
     type = value_type(operands[0])
-    fail_unless(type.dtype.is_floating, f"needs a floating operand, not {type}")
+    if not type.dtype.is_floating:
+        raise TypeRuleError(f"needs a floating operand, not {type}")
     return (type,)
 
 
@@ -202,17 +203,16 @@ def sum_type(operands: tuple[Operand, ...], attributes: Attributes, body: Graph 
 def reshape(operands: tuple[Operand, ...], attributes: Attributes, body: Graph | None) -> Types:
     type = value_type(operands[0])
     result = type.with_shape(integers(attributes, "shape"))
-    fail_unless(result.numel == type.numel, f"cannot reshape {type} to {result}")
+    if result.numel != type.numel:
+        raise TypeRuleError(f"cannot reshape {type} to {result}")
     return (result,)
 
 
 def permute(operands: tuple[Operand, ...], attributes: Attributes, body: Graph | None) -> Types:
     type = value_type(operands[0])
     axes = integers(attributes, "axes")
-    fail_unless(
-        tuple(sorted(axes)) == tuple(range(type.rank)),
-        f"axes {list(axes)} are not a permutation of the axes of {type}",
-    )
+    if sorted(axes) != list(range(type.rank)):
+        raise TypeRuleError(f"axes {list(axes)} are not a permutation of the axes of {type}")
     return (type.with_shape(tuple(type.shape[axis] for axis in axes)),)
 
 
@@ -325,7 +325,8 @@ def matmul(operands: tuple[Operand, ...], attributes: Attributes, body: Graph | 
         and left.shape[:-2] == right.shape[:-2]
         and left.shape[-1] == right.shape[-2]
     )
-    fail_unless(fits, f"cannot multiply {left} by {right}")
+    if not fits:
+        raise TypeRuleError(f"cannot multiply {left} by {right}")
     return (left.with_shape(left.shape[:-1] + right.shape[-1:]),)
 
 
