@@ -20,6 +20,7 @@ from rudagraph.ir.types import DType, TensorType, broadcast_shapes
 
 # An index beyond is no longer exact in f64, in which iota computes floats.
 _EXACT = 2**53
+_CAN_FAIL = ("floor_divide", "truncate_divide", "remainder", "fmod", "check_index")
 
 
 def _stored(full: Op) -> Number:
@@ -32,8 +33,9 @@ def fold_constants(rewriter: Rewriter, op: Op) -> Replacement:
     """A pointwise op on constants alone is a constant: the interpreter says which.
 
     Transcendentals stay: the kernel's own rounding of them may differ from the interpreter's.
+    So does what can fail on integers: the step fails, not its compilation.
     """
-    if has(op, Tag.EXPENSIVE):
+    if has(op, Tag.EXPENSIVE) or (op.opcode in _CAN_FAIL and op.result.type.dtype.is_integer):
         return None
     producers = [rewriter.producer(value, "full") for value in op.inputs]
     if not producers or None in producers:

@@ -35,6 +35,15 @@ def test_a_graph_without_anything_to_do_is_returned_itself() -> None:
     assert simplify(graph) is graph
 
 
+def test_a_division_by_zero_is_left_to_the_step() -> None:
+    graph = parse_graph("""graph g {
+      %seven: i64[4] = full() [dtype=i64, shape=[4], value=7]
+      %q: i64[4] = floor_divide(%seven, 0)
+      output result = %q
+    }""")
+    assert [op.opcode for op in simplify(graph).ops] == ["full", "floor_divide"]
+
+
 def test_random_library_ops_are_not_merged() -> None:
     graph = parse_graph("""graph g {
       %x: f32[4] = input argument
