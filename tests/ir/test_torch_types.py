@@ -1,4 +1,4 @@
-"""Element types of the IR and of torch, one to one; what the IR has not is refused with a way out."""
+"""Element types of the IR and of torch, one to one; other dtypes are refused with a way out."""
 
 from __future__ import annotations
 
