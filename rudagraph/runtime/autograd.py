@@ -37,25 +37,22 @@ class Bridge:
         self.executor = executor
         program = executor.program
         paths = {leaf.path: place for place, leaf in enumerate(program.contract.leaves)}
-        self.leaf_places: list[int] = []
-        self.weight_places: list[int] = []
-        self.leaf_targets: list[str] = []
-        self.weight_targets: list[str] = []
-        for target, *_ in executor.wiring.gradients:
-            if target.startswith("argument:"):
-                self.leaf_places.append(paths[target.removeprefix("argument:")])
-                self.leaf_targets.append(target)
-            else:
-                self.weight_places.append(weight_index[target])
-                self.weight_targets.append(target)
-        self.targets = (*self.leaf_targets, *self.weight_targets)
+        targets = [target for target, *_ in executor.wiring.gradients]
+        arguments = [t.removeprefix("argument:") for t in targets if t.startswith("argument:")]
+        self.leaf_places = [paths[path] for path in arguments]
+        self.weight_places = [weight_index[target] for target in targets[len(arguments) :]]
         leaves = program.template.leaves
         self.fixed = [place for place, leaf in enumerate(leaves) if not leaf.requires_grad]
-        self.differentiable = bool(self.targets) and len(self.fixed) < len(leaves)
+        self.differentiable = bool(targets) and len(self.fixed) < len(leaves)
 
     def __call__(self, leaves: list[Tensor], weights: list[Tensor]) -> Sequence[Tensor]:
         """The results of a call; differentiable if grad mode is enabled."""
         with _undisturbed():
+            if torch._C._are_functorch_transforms_active():
+                raise UsageError(
+                    "a step cannot run inside torch.func transforms (vmap, grad, jvp)",
+                    hint="call step.model(...) there",
+                )
             if self.differentiable and torch.is_grad_enabled():
                 inputs = [leaves[place] for place in self.leaf_places]
                 inputs += [weights[place] for place in self.weight_places]
@@ -72,8 +69,7 @@ class _Step(torch.autograd.Function):
     def forward(ctx: Any, call: Call, *inputs: Tensor) -> tuple[Tensor, ...]:
         pending = call.bridge.executor.forward(call.leaves, call.weights, keep=True)
         ctx.pending = pending
-        ctx.bridge = call.bridge
-        ctx.weights = call.weights
+        ctx.executor = call.bridge.executor
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*pending.saved)
         results = tuple(pending.results)
@@ -91,13 +87,14 @@ class _Step(torch.autograd.Function):
                 "call step.model(...) where gradients of gradients are needed",
             )
         with _undisturbed():
-            gradients = ctx.bridge.executor.backward(
-                ctx.pending, ctx.saved_tensors, ctx.weights, tangents, _graph_is_kept()
+            gradients = ctx.executor.backward(
+                ctx.pending, ctx.saved_tensors, tangents, _graph_is_kept()
             )
-        return (None, *[gradients.pop(target) for target in ctx.bridge.targets])
+            return (None, *gradients)
 
 
-_apply: Any = _Step.apply
+# Function.apply itself walks over all inputs in Python to unwrap those of dead transforms.
+_apply: Any = super(torch.autograd.Function, _Step).apply
 
 
 def _graph_is_kept() -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from rudagraph.errors import UsageError
+from rudagraph.ir.graph import Role
 from rudagraph.ir.torch_types import to_torch_dtype
 from rudagraph.schedule.plan import BufferKind, ErrorFlag, Launch, Plan, View
 
@@ -67,6 +68,7 @@ class Slots:
         self.slots = [Slot()]
         self.spare = Slot()
         self.spare_uses = 0
+        self.frames: list[Frame] = []  # of all signatures
 
     def for_training(self) -> Slot:
         """A slot whose residuals nobody waits for; UsageError where there is none."""
@@ -92,6 +94,12 @@ class Slots:
                 return slot
         self.spare_uses += 1
         return self.spare
+
+    def weights_moved(self, frame: Frame) -> None:
+        """One frame found the model's tensors elsewhere: no other may keep the old ones alive."""
+        for other in self.frames:
+            if other is not frame and not other.slot.held:
+                other.unbind_weights()
 
     def _free(self) -> Slot | None:
         for slot in self.slots:
@@ -136,6 +144,17 @@ class PointerTable:
             self.views.setdefault(view.buffer, []).append((number, view))
         return self.slots[view]
 
+    def slots_of(self, buffers: Sequence[int]) -> list[int]:
+        """The slots of all views of these buffers."""
+        return [slot for buffer in buffers for slot, _ in self.views.get(buffer, ())]
+
+    @property
+    def weight_slots(self) -> list[int]:
+        roles = (Role.PARAMETER, Role.BUFFER)
+        return self.slots_of(
+            [i for i, b in enumerate(self.plan.buffers) if b.port and b.port.role in roles]
+        )
+
     def _launch(self, launch: Launch) -> None:
         if launch.kernel is None:
             for argument in (*launch.arguments, *launch.results):
@@ -163,6 +182,7 @@ class Frame:
         self.tensors: list[Any] = [None] * len(table.slots)
         self.errors = np.zeros((max(len(table.plan.errors), 1), 2), dtype=np.int64)
         self.pointers: list[int] = []  # of the weights, as bound
+        self.weights: list[Tensor] = []  # aliases of them: memory stays while it is pointed at
         self.copied: dict[int, Tensor] = {}  # row-major copies of weights, by buffer
         self.key = _NO_TENSOR
         self.forward: Any = None
@@ -207,11 +227,18 @@ class Frame:
         start = int(tensor.storage_offset()) - view.offset
         self.bind(buffer, tensor.as_strided(view.type.shape, view.strides, start))
 
-    def forget(self, buffers: Sequence[int]) -> None:
-        """Drop the tensors of these buffers."""
-        for buffer in buffers:
-            for slot, _ in self.table.views.get(buffer, ()):
-                self.tensors[slot] = None
+    def unbind_weights(self) -> None:
+        """Let go of the model's tensors; the next call binds them again."""
+        self.pointers = []
+        self.weights = []
+        self.copied = {}
+        self.forget(self.table.weight_slots)
+
+    def forget(self, slots: Sequence[int]) -> None:
+        """Drop these tensors."""
+        tensors = self.tensors
+        for slot in slots:
+            tensors[slot] = None
 
 
 def view_of(tensor: Tensor, view: View) -> Tensor:

@@ -159,11 +159,12 @@ class Checker:
         _check_same_modules(model, contract)
         self.model = model
         self.contract = contract
-        names = [name for tensor in contract.tensors for name in tensor.names]
+        # One name of each tensor first, then the further names of tied ones.
+        names = [tensor.names[0] for tensor in contract.tensors]
+        self._count = len(names)
+        names += [name for tensor in contract.tensors for name in tensor.names[1:]]
         self.weights = Weights(model, names)
         self.tied = _tied_pairs(contract, self.weights)
-        self.first_names = [self.weights.index[tensor.names[0]] for tensor in contract.tensors]
-        self._requires_grad = [t.requires_grad for t in contract.tensors for _ in t.names]
         self._guard: Callable[..., bool] | None = None
         self._watch_modules(model)
         self._watch_attributes(model)
@@ -223,19 +224,18 @@ class Checker:
         for first, other in self.tied:
             if tensors[first] is not tensors[other]:
                 return False
-        if self._guard is not None and self._guard(*tensors):
+        distinct = tensors[: self._count]
+        if self._guard is not None and self._guard(*distinct):
             return True
         if not all(
             isinstance(tensor, torch.Tensor)
             and type_of(tensor) == expected.type
             and tensor.requires_grad == expected.requires_grad
             and str(tensor.device) == expected.device
-            for expected, tensor in zip(
-                self.contract.tensors, (tensors[i] for i in self.first_names), strict=True
-            )
+            for expected, tensor in zip(self.contract.tensors, distinct, strict=True)
         ):
             return False
-        self._guard = _tensor_guard(tensors)
+        self._guard = _tensor_guard(distinct)
         return True
 
 

@@ -32,11 +32,11 @@ class Pending:
         "copies",
         "frame",
         "generation",
-        "pointers",
         "results",
         "saved",
         "used",
         "versions",
+        "weights",
     )
 
     def __init__(self, frame: Frame) -> None:
@@ -46,8 +46,8 @@ class Pending:
         self.results: list[Tensor] = []
         self.saved: list[Tensor] = []  # for autograd to keep: arguments and results
         self.copies: dict[int, Tensor] = {}  # row-major copies of arguments, by buffer
+        self.weights: list[Tensor] = []  # the model's tensors that backward reads
         self.versions: list[int] = []
-        self.pointers: list[int] = []
 
 
 class Executor:
@@ -83,7 +83,7 @@ class Executor:
         slot = self.slots.for_training() if keep else self.slots.for_evaluation()
         frame = self._frame(slot, weights)
         pending = Pending(frame)
-        forgotten = wiring.dynamic
+        forgotten = wiring.dynamic_slots
         try:
             self._bind_arguments(pending, leaves, weights)
             if wiring.keys:
@@ -96,8 +96,8 @@ class Executor:
                 results[position] = results[position].clone()
             pending.results = results
             if keep:
-                self._keep(pending, leaves, weights)
-                forgotten = wiring.forgotten
+                self._keep(pending, leaves)
+                forgotten = wiring.forgotten_slots
         finally:
             frame.forget(forgotten)
         return pending
@@ -110,8 +110,11 @@ class Executor:
         frame.bind_arena()
         pointers = [weights[place].data_ptr() for place in self.wiring.weight_places]
         if pointers != frame.pointers or frame.copied:
+            moved = bool(frame.pointers) and pointers != frame.pointers
             self._bind_weights(frame, weights)
             frame.pointers = pointers
+            if moved:
+                self.slots.weights_moved(frame)
         return frame
 
     def _new_frame(self, slot: Slot) -> Frame:
@@ -124,12 +127,13 @@ class Executor:
         frame.forward = entry_steps(self._forward, frame, self.launchers)
         if self._backward is not None:
             frame.backward = entry_steps(self._backward, frame, self.launchers)
+        self.slots.frames.append(frame)
         return frame
 
     def _bind_weights(self, frame: Frame, weights: list[Tensor]) -> None:
         frame.copied = {}
-        for place, buffer in self.wiring.weights:
-            tensor = weights[place].detach()
+        frame.weights = [weights[place].detach() for place in self.wiring.weight_places]
+        for (_, buffer), tensor in zip(self.wiring.weights, frame.weights, strict=True):
             if not tensor.is_contiguous():
                 tensor = frame.copied[buffer] = tensor.contiguous()
             frame.bind(buffer, tensor)
@@ -156,15 +160,17 @@ class Executor:
                 if buffer in self.wiring.written_weights and buffer in pending.frame.copied:
                     weights[place].copy_(pending.frame.copied[buffer])
 
-    def _keep(self, pending: Pending, leaves: list[Tensor], weights: list[Tensor]) -> None:
+    def _keep(self, pending: Pending, leaves: list[Tensor]) -> None:
         wiring = self.wiring
-        copies = {b: pending.copies[b] for _, b in wiring.saved_arguments if b in pending.copies}
-        pending.copies = copies
+        if pending.copies:
+            saved = {buffer for _, buffer in wiring.saved_arguments}
+            pending.copies = {b: copy for b, copy in pending.copies.items() if b in saved}
+        copies = pending.copies
         pending.saved = [leaves[place] for place, b in wiring.saved_arguments if b not in copies]
         pending.saved += [pending.results[position] for position, _ in wiring.saved_results]
-        saved = [weights[place] for place in wiring.saved_weights]
-        pending.versions = [tensor._version for tensor in saved]
-        pending.pointers = [tensor.data_ptr() for tensor in saved]
+        bound = pending.frame.weights
+        pending.weights = [bound[position] for position in wiring.saved_weights]
+        pending.versions = [tensor._version for tensor in pending.weights]
         pending.frame.slot.own(pending)
 
     # ---- backward
@@ -173,13 +179,12 @@ class Executor:
         self,
         pending: Pending,
         saved: Sequence[Tensor],
-        weights: list[Tensor],
         tangents: Sequence[Tensor | None],
         retain: bool,
-    ) -> dict[str, Tensor | None]:
-        """Gradients by target; None where no upstream gradient reaches one."""
+    ) -> list[Tensor | None]:
+        """Gradients in the wiring's order; None where no upstream gradient reaches one."""
         frame = pending.frame
-        self._check_residuals(pending, weights)
+        self._check_residuals(pending)
         pending.used = True
         held: list[Tensor] = []  # kernels see pointers only
         try:
@@ -192,13 +197,16 @@ class Executor:
             self._run(frame.backward)
             return self._gradients(frame, tangents)
         finally:
-            frame.forget(self.wiring.forgotten if retain else self.wiring.dynamic)
-            if not retain:
+            if retain:
+                frame.forget(self.wiring.forgotten_slots)
+            else:
+                frame.forget(self.wiring.dynamic_slots)
                 frame.slot.release()
                 pending.generation = _FREED
                 pending.copies = {}
+                pending.weights = []
 
-    def _check_residuals(self, pending: Pending, weights: list[Tensor]) -> None:
+    def _check_residuals(self, pending: Pending) -> None:
         if pending.generation == _FREED:
             raise UsageError(
                 "backward was called a second time, and the residuals of the step are freed",
@@ -211,22 +219,16 @@ class Executor:
                 "backward of a step",
                 f"compile with StaticGraph(model, in_flight={self.slots.in_flight + 1})",
             )
-        current = [weights[place] for place in self.wiring.saved_weights]
-        pointers = [tensor.data_ptr() for tensor in current]
-        versions = [tensor._version for tensor in current]
-        if pointers != pending.pointers:
-            raise self._changed(pending.pointers, pointers, "moved to other memory")
+        versions = [tensor._version for tensor in pending.weights]
         if versions != pending.versions:
-            raise self._changed(pending.versions, versions, "changed in place")
-
-    def _changed(self, before: list[int], now: list[int], how: str) -> UsageError:
-        index = next(i for i, (old, new) in enumerate(zip(before, now, strict=True)) if old != new)
-        return UsageError(
-            "one of the variables needed for gradient computation has been modified: "
-            f"{self.wiring.saved_names[index]} was {how} between forward and backward",
-            "backward of a step",
-            "call backward before optimizer.step(), or run forward again",
-        )
+            changed = zip(self.wiring.saved_names, pending.versions, versions, strict=True)
+            name = next(name for name, before, now in changed if before != now)
+            raise UsageError(
+                "one of the variables needed for gradient computation has been modified by an "
+                f"inplace operation: {name} changed between forward and backward",
+                "backward of a step",
+                "call backward before optimizer.step(), or run forward again",
+            )
 
     def _bind_saved(self, pending: Pending, saved: Sequence[Tensor]) -> None:
         frame, wiring = pending.frame, self.wiring
@@ -243,17 +245,15 @@ class Executor:
         kind = self._result_types[position]
         return torch.zeros(kind.shape, dtype=to_torch_dtype(kind.dtype))
 
-    def _gradients(
-        self, frame: Frame, tangents: Sequence[Tensor | None]
-    ) -> dict[str, Tensor | None]:
-        tensors = frame.tensors
-        partial = any(tangent is None for tangent in tangents)
-        gradients: dict[str, Tensor | None] = {}
-        for target, number, copied, needs in self.wiring.gradients:
-            if partial and needs and all(tangents[position] is None for position in needs):
-                gradients[target] = None
-            else:
-                gradients[target] = tensors[number].clone() if copied else tensors[number]
+    def _gradients(self, frame: Frame, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+        tensors, wiring = frame.tensors, self.wiring
+        gradients = [tensors[slot] for slot in wiring.gradient_slots]
+        for place in wiring.gradient_copies:
+            gradients[place] = gradients[place].clone()
+        if any(tangent is None for tangent in tangents):
+            for place, (_, _, _, needs) in enumerate(wiring.gradients):
+                if needs and all(tangents[position] is None for position in needs):
+                    gradients[place] = None
         return gradients
 
     # ---- running

@@ -80,7 +80,7 @@ def _trees(path: str, given: Tree, wanted: Tree) -> Iterator[Difference]:
             for here, there in zip(given.children, wanted.children, strict=True):
                 yield from _trees(path, here, there)
             return
-    if given != wanted:
+    if repr(given) != repr(wanted):  # 3 and 3.0 are equal, and not the same argument
         what = f"argument {path} is {_describe(given)}, the step was compiled for"
         yield Difference(f"{what} {_describe(wanted)}", f"argument {path}")
 

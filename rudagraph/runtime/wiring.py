@@ -38,6 +38,9 @@ class Wiring:
         self._find_results(program, table)
         self._find_gradients(program, table)
         self._find_written()
+        # What a frame lets go of after a call: everything, or all but residuals.
+        self.dynamic_slots = table.slots_of(self.dynamic)
+        self.forgotten_slots = table.slots_of(self.forgotten)
 
     def _bind(
         self, program: Program, index: int, paths: list[str], weight_index: Mapping[str, int]
@@ -66,7 +69,9 @@ class Wiring:
         self.read_back = _read(self.plan, self.plan.backward)
         self.saved_arguments = [pair for pair in self.arguments if pair[1] in self.read_back]
         saved_weights = [pair for pair in self.weights if pair[1] in self.read_back]
-        self.saved_weights = [place for place, _ in saved_weights]
+        positions = {buffer: at for at, (_, buffer) in enumerate(self.weights)}
+        # Positions in `weights` of what backward reads: an update in between would falsify it.
+        self.saved_weights = [positions[buffer] for _, buffer in saved_weights]
         self.saved_names = [buffers[buffer].name for _, buffer in saved_weights]
         outside = (Role.ARGUMENT, Role.TANGENT)
         # Everything that a frame must let go of, and what of it stays for backward.
@@ -106,7 +111,10 @@ class Wiring:
         self.tangent_buffers = [self.tangents.get(path) for path in wanted]
 
     def _find_gradients(self, program: Program, table: PointerTable) -> None:
-        """(target, slot, must be copied, results whose upstream gradient it needs) of each."""
+        """(target, slot, must be copied, results whose upstream gradient it needs) of each.
+
+        Those of arguments come first.
+        """
         positions = {leaf.path: at for at, leaf in enumerate(program.template.leaves)}
         sources = dict(program.gradient_sources)
         self.gradients: list[tuple[str, int, bool, list[int]]] = []
@@ -121,6 +129,9 @@ class Wiring:
             given.add(view.buffer)
             needs = [positions[path] for path in sources.get(target, ()) if path in positions]
             self.gradients.append((target, table.slot(view), copied, needs))
+        self.gradients.sort(key=lambda item: not item[0].startswith("argument:"))
+        self.gradient_slots = [slot for _, slot, _, _ in self.gradients]
+        self.gradient_copies = [at for at, (_, _, copied, _) in enumerate(self.gradients) if copied]
 
     def _find_written(self) -> None:
         """The model's buffers and the arguments that forward changes."""
