@@ -1,35 +1,24 @@
-"""Kernel text to an ELF object: Numba for the types, LLVM for the code.
+"""Kernel text to an ELF object, through LLVM's own optimiser and code generator.
 
-Input: a KernelSource. Output: MachineCode for this machine's CPU. Numba only types and lowers the
-text; the module then gets an entry of our own, an explicit O3 pipeline and our own TargetMachine.
+Input: a KernelSource. Output: MachineCode for this machine's CPU. The LLVM text that Numba makes
+gets an entry of our own, an explicit O3 pipeline and our own TargetMachine.
 Invariant: an object leaves nothing undefined but what the loader resolves.
 """
 
 from __future__ import annotations
 
-import linecache
 import re
-import traceback
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
-from numba.core import codegen, compiler, types
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.cpu import CPUContext
-from numba.core.errors import NumbaError
-from numba.core.registry import cpu_target
 
+from rudagraph.build.cpu_lower import lower
 from rudagraph.build.cpu_target import entry_name, host_cpu, machine_code
 from rudagraph.errors import BuildError
 from rudagraph.schedule.elf import read_symbols
-from rudagraph.schedule.kernel import (
-    EXTERNAL_SYMBOLS,
-    LEADING_PARAMETERS,
-    KernelSource,
-    MachineCode,
-)
+from rudagraph.schedule.kernel import EXTERNAL_SYMBOLS, KernelSource, MachineCode
 
 
 def compile_kernel(source: KernelSource) -> MachineCode:
@@ -55,131 +44,12 @@ def assembly(source: KernelSource) -> str:
 @global_compiler_lock  # type: ignore[untyped-decorator]
 def optimised_module(source: KernelSource) -> Any:
     """The LLVM module after all passes."""
-    text, function = _lower(source)
+    text, function = lower(source)
     text, argument_types = _as_internal(text, function, source)
     module = llvm.parse_assembly(text + _entry_text(source, argument_types))
     module.verify()
     _optimise(module)
     return module
-
-
-# ---- Numba: text to LLVM text
-
-
-class _TextLibrary(codegen.CPUCodeLibrary):  # type: ignore[misc]
-    """Keeps the text of the one module lowered into it; optimises and runs nothing."""
-
-    text = ""
-
-    def add_ir_module(self, ir_module: Any) -> None:
-        self.text = str(ir_module)
-
-    def finalize(self) -> None:
-        self._finalized = True
-
-    def _finalize_specific(self) -> None:
-        pass
-
-
-class _TextCodegen(codegen.AOTCPUCodegen):  # type: ignore[misc]
-    _library_class = _TextLibrary
-
-
-class _TextContext(CPUContext):  # type: ignore[misc]
-    def init(self) -> None:
-        super().init()
-        self._internal_codegen = _TextCodegen("rudagraph")
-
-
-@cache
-def _context() -> Any:
-    return _TextContext(cpu_target.typing_context)
-
-
-def _flags() -> Any:
-    flags = compiler.Flags()
-    flags.no_compile = True
-    flags.no_cpython_wrapper = True
-    flags.no_cfunc_wrapper = True
-    flags.error_model = "numpy"  # a division by zero is a value, never an exception
-    flags.nrt = False
-    return flags
-
-
-def _lower(source: KernelSource) -> tuple[str, str]:
-    """LLVM text of the kernel, and the name Numba gave its function."""
-    function = _python_function(source)
-    context = _context()
-    library = context.codegen().create_library(source.name)
-    arguments = (types.int64,) * len(LEADING_PARAMETERS)
-    arguments += (types.voidptr,) * len(source.parameters)
-    cpu_target.typing_context.refresh()
-    context.refresh()
-    try:
-        result = compiler.compile_extra(
-            cpu_target.typing_context,
-            context,
-            function,
-            arguments,
-            types.void,
-            _flags(),
-            {},
-            library=library,
-        )
-    except NumbaError as error:
-        raise BuildError(
-            f"kernel {source.name} does not compile: {_first_lines(str(error))}",
-            _location(source, getattr(error, "loc", None)),
-            "the text must follow rudagraph.build.cpu_language",
-        ) from error
-    return library.text, result.fndesc.llvm_func_name
-
-
-def _python_function(source: KernelSource) -> Callable[..., None]:
-    file = f"<rudagraph kernel {source.name}>"
-    namespace: dict[str, Any] = {}
-    try:
-        exec(compile(source.text, file, "exec"), namespace)
-    except Exception as error:
-        line = error.lineno if isinstance(error, SyntaxError) else _line_in(error, file)
-        raise BuildError(
-            f"kernel {source.name} is not a Python module: {error}",
-            f"kernel {source.name}, line {line}",
-        ) from error
-    function = namespace.get("kernel")
-    names = function.__code__.co_varnames[: function.__code__.co_argcount] if function else ()
-    wanted = (*LEADING_PARAMETERS, *source.parameters)
-    if function is None or names != wanted:
-        raise BuildError(
-            f"kernel {source.name} does not define kernel({', '.join(wanted)})",
-            f"kernel {source.name}",
-        )
-    linecache.cache[file] = (len(source.text), None, source.text.splitlines(True), file)
-    checked: Callable[..., None] = function
-    return checked
-
-
-def _line_in(error: Exception, file: str) -> int:
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == file
-    ]
-    return lines[-1] or 1 if lines else 1
-
-
-def _location(source: KernelSource, location: Any) -> str:
-    where = f"kernel {source.name}"
-    if location is None:
-        return where
-    lines = source.text.splitlines()
-    shown = lines[location.line - 1].strip() if 0 < location.line <= len(lines) else ""
-    return f"{where}, line {location.line}: {shown}"
-
-
-def _first_lines(message: str, count: int = 12) -> str:
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", message)
-    return "\n".join(line for line in plain.splitlines()[:count] if line.strip())
 
 
 # ---- LLVM: attributes, entry, passes

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
+from numba.core import imputils, types
 from numba.core.errors import TypingError
-from numba.core.extending import _Intrinsic
+from numba.core.typing import templates
 
 Number = int | float
 
@@ -216,11 +216,16 @@ def declare(module: ir.Module, name: str, signature: ir.FunctionType) -> ir.Func
     return known if known is not None else ir.Function(module, signature, name)
 
 
+# What Numba must know of the operations: their types and their code. Not in its own registries,
+# so that a user's Numba sees nothing of it.
+TYPINGS = templates.Registry()
+LOWERINGS = imputils.Registry()
+
 Rule = Callable[..., Kind]
 Emit = Callable[..., Scalar | None]
 
 
-class Operation(_Intrinsic):  # type: ignore[misc]
+class Operation:
     """One function of the kernel language.
 
     Small ones are emitted where they are called; the others become an internal function of the
@@ -231,20 +236,10 @@ class Operation(_Intrinsic):  # type: ignore[misc]
         self.emit = emit
         self.rule = rule
         self.small = small
-        names = list(inspect.signature(emit).parameters)
-        parameters = [
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            for name in ("typing_context", *names)
-        ]
-
-        def definition(typing_context: Any, *arguments: Any) -> Any:
-            return self._lowering(arguments)
-
-        definition.__name__ = emit.__name__
-        definition.__doc__ = emit.__doc__
-        definition.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        super().__init__(emit.__name__, definition)
-        self._register()
+        self.__name__ = emit.__name__
+        self.__doc__ = emit.__doc__
+        template = type(self.__name__, (_Template,), {"key": self, "lowered": {}})
+        TYPINGS.register_global(self, types.Function(template))
 
     def __call__(self, *arguments: Scalar) -> Scalar:
         """Emits the operation inside another one."""
@@ -258,7 +253,8 @@ class Operation(_Intrinsic):  # type: ignore[misc]
         call = builder.call(function, [argument.value for argument in arguments])
         return Scalar(builder, call, result)
 
-    def _lowering(self, arguments: tuple[Any, ...]) -> Any:
+    def lowering(self, arguments: tuple[Any, ...]) -> Any:
+        """Numba's signature for arguments of these types, and the function that emits the call."""
         kinds = [_kind_of(self.__name__, argument) for argument in arguments]
         result = self.rule(self.__name__, *kinds)
 
@@ -292,6 +288,38 @@ class Operation(_Intrinsic):  # type: ignore[misc]
         else:
             builder.ret(emitted.value)
         return function
+
+
+class _Template(templates.AbstractTemplate):  # type: ignore[misc]
+    """How Numba types an operation.
+
+    The template of Numba's own `intrinsic` would initialise Numba's whole CPU target, and refresh
+    it again at every call typed, only to find a registry.
+    """
+
+    key: Operation
+    lowered: dict[Any, Any]
+
+    def generic(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if keywords:
+            raise TypingError(f"{self.key.__name__} takes its arguments by position")
+        if arguments not in self.lowered:
+            signature, lower = self.key.lowering(arguments)
+            LOWERINGS.lower(self.key, *signature.args)(lower)
+            self.lowered[arguments] = signature
+        return self.lowered[arguments]
+
+    def get_template_info(self) -> dict[str, Any]:
+        emit = self.key.emit
+        line = emit.__code__.co_firstlineno
+        return {
+            "kind": "operation",
+            "name": self.key.__name__,
+            "sig": str(inspect.signature(emit)),
+            "filename": emit.__code__.co_filename,
+            "lines": (line, line),
+            "docstring": emit.__doc__,
+        }
 
 
 def operation(rule: Rule, *, small: bool = False) -> Callable[[Emit], Operation]:

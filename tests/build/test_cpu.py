@@ -1,6 +1,8 @@
 """What the build makes: vector code, no stray symbols, the same bytes each time, clear errors."""
 
 import re
+import subprocess
+import sys
 
 import llvmlite.binding as llvm
 import pytest
@@ -173,3 +175,21 @@ def test_a_kernel_with_other_parameters_is_refused():
     )
     with pytest.raises(BuildError, match=r"does not define kernel\(begin, end, block, y\)"):
         compile_kernel(kernel)
+
+
+def test_numba_itself_stays_usable_beside_the_build():
+    script = f"""
+import numba, numpy
+from rudagraph.build.cpu import compile_kernel
+from rudagraph.schedule.kernel import KernelSource
+text = {HEADER!r} + "def kernel(begin, end, block, x):\\n    store_f32(x, block, float32(1))\\n"
+compile_kernel(KernelSource("first", text, ("x",), 1, 1))
+
+@numba.njit
+def ones(number):
+    return numpy.ones(3) + number
+
+assert ones(2.0).tolist() == [3.0] * 3
+compile_kernel(KernelSource("second", text, ("x",), 1, 1))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
