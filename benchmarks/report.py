@@ -31,6 +31,7 @@ class Result:
     min_ms: float | None = None
     max_ms: float | None = None
     calls: int | None = None
+    target_ms: float | None = None
     peak_bytes: int | None = None
     first_step_s: float | None = None
     # Time and peak over those of another variant, and the largest ratios that are asked for.
