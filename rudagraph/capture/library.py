@@ -38,6 +38,11 @@ def lower_library(low: Lowering, node: fx.Node) -> Result:
     keywords = tuple((name, value) for name, value in keywords if value is not None)
     outputs = node.meta["val"]
     flat = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+    if any(tensor is not None and tensor.layout is not torch.strided for tensor in flat):
+        raise UnsupportedError(
+            f"{target} gives a sparse tensor, which a step cannot hold",
+            hint="use dense tensors, or leave this part out of the step",
+        )
     types = tuple(type_of(tensor) for tensor in flat if tensor is not None)
     if not types:
         raise UnsupportedError(f"{target} returns no tensor, so a step cannot hold it")

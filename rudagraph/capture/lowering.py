@@ -215,10 +215,12 @@ def _one_number(tensor: torch.Tensor) -> bool | int | float | None:
 
 
 def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with axes of stride 0, which repeat one element, cut to length 1."""
-    for axis, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
-        if stride == 0 and extent > 1:
-            tensor = tensor.narrow(axis, 0, 1)
+    """The tensor with axes along which it only repeats itself cut to length 1."""
+    for axis, extent in enumerate(tensor.shape):
+        if extent > 1:
+            first = tensor.narrow(axis, 0, 1)
+            if tensor.stride(axis) == 0 or torch.equal(tensor, first.expand_as(tensor)):
+                tensor = first
     return tensor
 
 

@@ -62,7 +62,12 @@ def test_nested_arguments_and_results() -> None:
     x, y, z = torch.randn(3, 4), torch.randn(3, 4, requires_grad=True), torch.randn(4)
     args = ({"x": Batch(x)}, (y, 1), [torch.randn(3, 4)])
     captured = check(Nested(), args, {"bias": z, "scale": 0.5})
-    assert targets(captured, Role.ARGUMENT) == ["batch.x.tokens", "rest[0][0]", "rest[1][0]", "bias"]
+    assert targets(captured, Role.ARGUMENT) == [
+        "batch.x.tokens",
+        "rest[0][0]",
+        "rest[1][0]",
+        "bias",
+    ]
     assert targets(captured, Role.RESULT) == [
         "pair.left",
         "pair.right[0]",
@@ -128,7 +133,10 @@ def test_buffers_written_in_place_and_anew() -> None:
 @pytest.mark.parametrize("train", [True, False])
 def test_batch_norm(train: bool) -> None:
     model = nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.BatchNorm2d(4, momentum=None)
+        nn.Conv2d(2, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.BatchNorm2d(4, momentum=None),
     )
     captured = check(model.train(train), (torch.randn(3, 2, 6, 6),))
     assert bool(targets(captured, Role.UPDATE)) is train
@@ -322,7 +330,9 @@ def test_arguments_that_require_grad_and_alias() -> None:
     total = got.gradients["argument:a"] + got.gradients["argument:b"]
     model.zero_grad()
     out = model(a, a)
-    sum(v.sum() for v in [*(out[k] for k in out if k not in ("parts", "cut")), *out["parts"]]).backward()
+    sum(
+        v.sum() for v in [*(out[k] for k in out if k not in ("parts", "cut")), *out["parts"]]
+    ).backward()
     torch.testing.assert_close(total, a.grad)
 
 
