@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rudagraph.ir.builder import GraphBuilder
-from rudagraph.ir.graph import Graph
+from rudagraph.ir.graph import Graph, Value
 from rudagraph.ir.ops import Tag, has
 from rudagraph.passes.expand_dropout import expand_dropout
 from rudagraph.passes.expand_loss import expand_cross_entropy, expand_cross_entropy_backward
@@ -56,10 +56,11 @@ def expand(graph: Graph) -> Graph:
     builder.inputs += graph.inputs
     builder.outputs += graph.outputs
     builder.reserve(value.name for value in graph.values())
+    parts: dict[Value, tuple[Value, ...]] = {}
     for op in graph.ops:
         if not has(op, Tag.COMPOSITE):
             builder.add(op)
             continue
         builder.location = op.location
-        EXPANSIONS[op.opcode](Expansion(builder, op))
+        EXPANSIONS[op.opcode](Expansion(builder, op, parts))
     return builder.finish()

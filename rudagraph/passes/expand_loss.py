@@ -37,6 +37,7 @@ def expand_cross_entropy(e: Expansion) -> None:
     shifted = e.one("shifted", "sub", rows.logits, largest)
     log = e.one("log", "log", e.row("sum", e.one("exp", "exp", shifted), "sum"))
     e.define_reshape(logsumexp, e.one("logsumexp.row", "add", largest, log))
+    e.parts[logsumexp] = (largest, log)
     chosen = e.row("sum", e.one("at_target", "where", rows.hit, shifted, 0), "chosen")
     distance = e.one("distance", "sub", log, chosen)
     if rows.class_weight is not None:
@@ -64,8 +65,7 @@ def expand_cross_entropy(e: Expansion) -> None:
 def expand_cross_entropy_backward(e: Expansion) -> None:
     gradient, divisor = e.wide(e.value(0)), e.value(5)
     rows = _rows(e, e.value(1), e.value(2), e.optional(3), checked=False)
-    logsumexp = e.reshape(e.value(4), (rows.logits.type.shape[0], 1))
-    probability = e.one("probability", "exp", e.one("shifted", "sub", rows.logits, logsumexp))
+    probability = e.one("probability", "exp", _log_probability(e, rows.logits))
     target = e.one("hit.number", "cast", rows.hit, dtype=rows.logits.type.dtype)
     slope = e.one("slope", "sub", probability, target)
     if rows.class_weight is not None:
@@ -81,6 +81,15 @@ def expand_cross_entropy_backward(e: Expansion) -> None:
         upstream = e.reshape(upstream, (rows.logits.type.shape[0], 1))
     scaled = e.one("scaled", "mul", upstream, slope)
     e.define_cast(e.op.result, e.one("dlogits", "where", rows.counted, scaled, 0))
+
+
+def _log_probability(e: Expansion, logits: Value) -> Value:
+    """From the two parts of the logsumexp where forward is in the same graph: their sum rounds."""
+    if e.value(4) in e.parts:
+        largest, log = e.parts[e.value(4)]
+        return e.one("log_probability", "sub", e.one("shifted", "sub", logits, largest), log)
+    logsumexp = e.reshape(e.value(4), (logits.type.shape[0], 1))
+    return e.one("log_probability", "sub", logits, logsumexp)
 
 
 def _rows(

@@ -7,7 +7,7 @@ results under their own names, so that no user of the composite changes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast as typed
 
 from rudagraph.ir.builder import GraphBuilder
@@ -17,10 +17,14 @@ from rudagraph.ir.types import DType, TensorType
 
 @dataclass
 class Expansion:
-    """Emits the primitives of one composite."""
+    """Emits the primitives of one composite.
+
+    `parts` is what a forward composite leaves for its derivative, under one of its results.
+    """
 
     builder: GraphBuilder
     op: Op
+    parts: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
 
     @property
     def stem(self) -> str:

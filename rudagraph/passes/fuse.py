@@ -43,6 +43,8 @@ _NEAREST = 4
 def fuse(graph: Graph) -> Graph:
     """The graph with every fusable op inside a fused op."""
     fuser = _Fuser(graph)
+    if not fuser.groups:
+        return graph
     fuser.join_producers()
     fuser.join_siblings()
     return fuser.finish()

@@ -46,6 +46,8 @@ class _Writer:
         self.layouts: dict[Value, Strided] = {}
         self.roots: dict[Value, Value] = {}
         self.copies: dict[Value, Value] = {}
+        self.views: dict[Value, Op] = {}
+        self.turned: dict[tuple[Value, Value], Value] = {}  # (matrix, its transpose) -> the view
         self.inputs = {port.value for port in graph.inputs}
         self.owned: set[Value] = set()  # roots that an output has taken
         for port in graph.inputs:
@@ -80,6 +82,7 @@ class _Writer:
             view = view_strides(op, self.layouts[base])
             assert view is not None
         self.builder.add(op)
+        self.views[op.result] = op
         self._place(op.result, self.roots[base], view)
 
     def _place(self, value: Value, root: Value, view: Strided) -> None:
@@ -99,8 +102,25 @@ class _Writer:
         if not isinstance(operand, Value):
             return operand
         layout = self.layouts[operand]
-        fine = _fits_product(layout) if has(op, Tag.MATMUL) else _fits_library(op, layout)
-        return operand if fine else self._copy(operand, "dense")
+        if not has(op, Tag.MATMUL):
+            return operand if _fits_library(op, layout) else self._copy(operand, "dense")
+        return operand if _fits_product(layout) else self._matrix(operand)
+
+    def _matrix(self, value: Value) -> Value:
+        """A copy that products read in place; both sides of a transpose share one."""
+        view = self.views.get(value)
+        if view is None or not _swaps_matrix(view):
+            return self._copy(value, "dense")
+        base = view.inputs[0]
+        base = base if _fits_product(self.layouts[base]) else self._matrix(base)
+        if (base, value) not in self.turned:
+            name = f"{value.name}.turned"
+            turned = self.builder.one("permute", base, name=name, **dict(view.attributes))
+            strides = view_strides(view, self.layouts[base])
+            assert strides is not None
+            self._place(turned, self.roots[base], strides)
+            self.turned[base, value] = turned
+        return self.turned[base, value]
 
     def _must_own(self, port: Port) -> bool:
         root, value = self.roots[port.value], port.value
@@ -115,6 +135,12 @@ class _Writer:
             or value.type.bytes != root.type.bytes
             or 0 in _live_strides(self.layouts[value])
         )
+
+
+def _swaps_matrix(op: Op) -> bool:
+    """Whether the view transposes the last two axes and nothing else."""
+    rank = op.result.type.rank
+    return op.opcode == "permute" and op["axes"] == (*range(rank - 2), rank - 1, rank - 2)
 
 
 def _live_strides(layout: Strided) -> list[int]:

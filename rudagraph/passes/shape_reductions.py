@@ -34,11 +34,14 @@ def shape_reductions(graph: Graph) -> Graph:
     builder.inputs += graph.inputs
     builder.outputs += graph.outputs
     builder.reserve(value.name for value in graph.values())
+    changed = False
     for op in graph.ops:
         builder.location = op.location
-        if not _is_open(op) or not _Shaper(builder, op).write():
+        if _is_open(op) and _Shaper(builder, op).write():
+            changed = True
+        else:
             builder.add(op)
-    return builder.finish()
+    return builder.finish() if changed else graph
 
 
 def _is_open(op: Op) -> bool:

@@ -2,12 +2,14 @@
 
 The text after must match to the letter (--update-golden rewrites it), and both graphs must give
 the same on random tensors and on zeros, infinities and NaN: to the bit, signs of zeros included.
+A case with the line `// tolerance 1e-6` sums in another order: random tensors only, that close.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,7 +44,20 @@ def test_before_and_after(path: Path, request: pytest.FixtureRequest) -> None:
     else:
         assert printed == after_text.strip() + "\n"
     assert run(after) is after, "a second run changes the graph again"
-    assert_same_bits(before, after)
+    tolerance = re.search(r"^// tolerance (\S+)$", head, re.MULTILINE)
+    if tolerance is None:
+        assert_same_bits(before, after)
+    else:
+        assert_close(before, after, float(tolerance.group(1)))
+
+
+def assert_close(before: Graph, after: Graph, tolerance: float) -> None:
+    inputs = random_inputs(before, 1)
+    wanted, got = interpret(before, inputs), interpret(after, inputs)
+    for old, new in zip(before.outputs, after.outputs, strict=True):
+        torch.testing.assert_close(
+            got[new.value.name], wanted[old.value.name], rtol=tolerance, atol=tolerance
+        )
 
 
 def assert_same_bits(before: Graph, after: Graph) -> None:
