@@ -136,7 +136,7 @@ class RowsKernel:
             self.lines.add(f"{start} = {piece} % {pieces} * {length}")
         if self.nest.inner % length:
             self.count = self.names.fresh("count")
-            self.lines.add(f"{self.count} = min({length}, {self.nest.inner} - {start})")
+            self.lines.add(f"{self.count} = minimum(int64({length}), {self.nest.inner} - {start})")
 
     # -- once per row
 
