@@ -47,13 +47,9 @@ class Bridge:
 
     def __call__(self, leaves: list[Tensor], weights: list[Tensor]) -> Sequence[Tensor]:
         """The results of a call; differentiable if grad mode is enabled."""
+        grad = self.differentiable and torch.is_grad_enabled()
         with _undisturbed():
-            if torch._C._are_functorch_transforms_active():
-                raise UsageError(
-                    "a step cannot run inside torch.func transforms (vmap, grad, jvp)",
-                    hint="call step.model(...) there",
-                )
-            if self.differentiable and torch.is_grad_enabled():
+            if grad:
                 inputs = [leaves[place] for place in self.leaf_places]
                 inputs += [weights[place] for place in self.weight_places]
                 results: Sequence[Tensor] = _apply(Call(self, leaves, weights), *inputs)

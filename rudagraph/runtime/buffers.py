@@ -8,6 +8,7 @@ see. Invariant: a frame holds no reference to anything returned once its entry h
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from array import array
 from collections.abc import Sequence
@@ -69,6 +70,7 @@ class Slots:
         self.spare = Slot()
         self.spare_uses = 0
         self.frames: list[Frame] = []  # of all signatures
+        self.lock = threading.RLock()  # one entry at a time, whichever thread calls
 
     def for_training(self) -> Slot:
         """A slot whose residuals nobody waits for; UsageError where there is none."""
@@ -187,6 +189,7 @@ class Frame:
         self.key = _NO_TENSOR
         self.forward: Any = None
         self.backward: Any = None
+        self.retained = False  # the backward that runs must leave the residuals as they are
         self._arena_pointer = -1
         address = int(self.errors.ctypes.data)
         for use in table.error_uses:

@@ -124,7 +124,7 @@ def entry_steps(plan: EntryPlan, frame: Frame, launchers: Mapping[str, Any]) -> 
         else:
             bound.add(_library_step(plan, frame, launch), launch)
         if plan.drops[position]:
-            bound.add(_drop(frame, plan.drops[position]))
+            bound.add(_drop(plan, frame, plan.drops[position]))
     if not checked:
         bound.add(_check_errors(plan, frame))
     return bound
@@ -203,13 +203,19 @@ def _root(plan: EntryPlan, buffer: int) -> tuple[View | None, TensorType]:
     return None, TensorType(dtype, (plan.plan.buffers[buffer].bytes // dtype.size,))
 
 
-def _drop(frame: Frame, buffers: list[int]) -> Step:
-    slots = [slot for buffer in buffers for slot, _ in frame.table.views.get(buffer, ())]
+def _drop(plan: EntryPlan, frame: Frame, buffers: list[int]) -> Step:
+    """Let go of library results; residuals only if no further backward will ask for them."""
+    before = _made_before(plan.plan, plan.entry)
+    own = plan.table.slots_of([buffer for buffer in buffers if buffer not in before])
+    residuals = plan.table.slots_of([buffer for buffer in buffers if buffer in before])
     tensors = frame.tensors
 
     def drop() -> None:
-        for slot in slots:
+        for slot in own:
             tensors[slot] = None
+        if residuals and not frame.retained:
+            for slot in residuals:
+                tensors[slot] = None
 
     return drop
 

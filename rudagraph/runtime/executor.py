@@ -183,9 +183,28 @@ class Executor:
         retain: bool,
     ) -> list[Tensor | None]:
         """Gradients in the wiring's order; None where no upstream gradient reaches one."""
-        frame = pending.frame
-        self._check_residuals(pending)
         pending.used = True
+        with self.slots.lock:
+            self._check_residuals(pending)
+            if not retain:
+                return self._run_backward(pending, saved, tangents, retain)
+            # Backward reuses the memory of residuals that it has read.
+            arena = pending.frame.slot.arena
+            before = arena.clone()
+            try:
+                return self._run_backward(pending, saved, tangents, retain)
+            finally:
+                arena.copy_(before)
+
+    def _run_backward(
+        self,
+        pending: Pending,
+        saved: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        retain: bool,
+    ) -> list[Tensor | None]:
+        frame = pending.frame
+        frame.retained = retain
         held: list[Tensor] = []  # kernels see pointers only
         try:
             self._bind_saved(pending, saved)

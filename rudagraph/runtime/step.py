@@ -7,7 +7,6 @@ call is compiled behind the caller's back.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +27,7 @@ from rudagraph.schedule.plan import Plan
 from rudagraph.schedule.program import Program
 
 Tensor = torch.Tensor
+_transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active
 # args, kwargs, targets -> program: how a step compiles a further signature
 CompileSignature = Callable[[tuple[Any, ...], dict[str, Any], tuple[Any, ...]], Program]
 
@@ -78,12 +78,17 @@ class Step:
         self._slots = Slots(in_flight)
         self._signatures: list[Signature] = []
         self._by_form: dict[tuple[Any, ...], list[Signature]] = {}
-        self._lock = threading.RLock()
+        self._lock = self._slots.lock
 
     # ---- calls
 
     def __call__(self, *args: Any, targets: tuple[Any, ...] = (), **kwargs: Any) -> Any:
         """Run the step as `model(*args, **kwargs)`, then `loss(output, *targets)` if it has one."""
+        if _transforming():
+            raise UsageError(
+                "a step cannot run inside torch.func transforms (vmap, grad, jvp)",
+                hint="call step.model(...) there",
+            )
         leaves, key = self._arguments.flatten(args, kwargs, targets)
         with self._lock:
             for signature in self._by_form.get(_form(leaves, key), ()):
