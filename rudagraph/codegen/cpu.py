@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rudagraph.codegen.embedding import lower_embedding, lower_embedding_backward
 from rudagraph.codegen.fused import lower_fused
 from rudagraph.ir.graph import Op
 from rudagraph.schedule.lowered import Lowered, Strides
@@ -18,6 +19,8 @@ _Lower = Callable[
 
 LOWERINGS: dict[str, _Lower] = {
     "fused": lower_fused,
+    "embedding": lower_embedding,
+    "embedding_backward": lower_embedding_backward,
 }
 
 
