@@ -6,14 +6,14 @@ x̂ before the weight, as the model it comes from does.
 
     %y, %mean, %rstd = layer_norm(%x, %weight, %bias) [axes=1, epsilon=1e-05]
 becomes
-    %centred = sub(%x, %mean)         %mean = mean(%x)
-    %rstd = rsqrt(%shifted)           %shifted = add(mean(mul(%centred, %centred)), 1e-05)
-    %y = add(mul(mul(%centred, %rstd), %weight), %bias)
+    %near = sub(%x, mean(%x))         %mean = add(mean(%x), mean(%near))
+    %rstd = rsqrt(%shifted)           %shifted = add(mean(mul(%near, %near)), 1e-05)
+    %y = add(mul(mul(sub(%x, %mean), %rstd), %weight), %bias)
 """
 
 from __future__ import annotations
 
-from rudagraph.ir.graph import Attribute, Value
+from rudagraph.ir.graph import Value
 from rudagraph.ir.types import DType
 from rudagraph.passes.expansion import Expansion, merged_tail
 
@@ -22,12 +22,15 @@ def expand_layer_norm(e: Expansion) -> None:
     y, mean_result, rstd_result = e.op.results
     axes, x = e.integer("axes"), _input(e, 0)
     weight, bias = _affine(e, 1), _affine(e, 2)
-    mean = _statistic(e, mean_result, "mean", x, axes)
+    # A sum of many numbers far from 0 is off by some of their ulps; the mean of what is left of
+    # them corrects it, in the pass that the variance takes anyway.
+    first = e.row("mean", x, "first_mean")
+    near = e.one("near", "sub", x, first)
+    mean = _statistic(e, mean_result, "add", (first, e.row("mean", near, "rest")), axes)
+    variance = e.row("mean", e.one("square", "mul", near, near), "variance")
     centred = e.one("centred", "sub", x, mean)
-    square = e.one("square", "mul", centred, centred)
-    variance = e.row("mean", square, "variance")
     shifted = e.one("shifted", "add", variance, e.number("epsilon"))
-    rstd = _statistic(e, rstd_result, "rsqrt", shifted, axes)
+    rstd = _statistic(e, rstd_result, "rsqrt", (shifted,), axes)
     normal = e.one("normal", "mul", centred, rstd)
     _finish(e, y, _scale_and_shift(e, normal, weight, bias))
 
@@ -38,7 +41,7 @@ def expand_rms_norm(e: Expansion) -> None:
     square = e.one("square", "mul", x, x)
     mean = e.row("mean", square, "mean_square")
     shifted = e.one("shifted", "add", mean, e.number("epsilon"))
-    rstd = _statistic(e, rstd_result, "rsqrt", shifted, e.integer("axes"))
+    rstd = _statistic(e, rstd_result, "rsqrt", (shifted,), e.integer("axes"))
     normal = e.one("normal", "mul", x, rstd)
     if e.op["style"] == "llama":
         normal = _rounded(e, normal, y.type.dtype)
@@ -112,15 +115,14 @@ def _scale_and_shift(
     return value if bias is None else e.one("affine", "add", value, bias)
 
 
-def _statistic(e: Expansion, result: Value, opcode: str, value: Value, axes: int) -> Value:
+def _statistic(
+    e: Expansion, result: Value, opcode: str, operands: tuple[Value, ...], axes: int
+) -> Value:
     """A row statistic under the composite's own name, with as many axes as it has."""
-    reduced: dict[str, Attribute] = {}
-    if opcode != "rsqrt":
-        reduced = {"axes": (value.type.rank - 1,), "keepdim": True}
     if axes == 1:
-        return e.define(result, opcode, value, **reduced)
+        return e.define(result, opcode, *operands)
     suffix = result.name.rpartition(".")[2]
-    statistic = e.one(f"row.{suffix}", opcode, value, **reduced)
+    statistic = e.one(f"row.{suffix}", opcode, *operands)
     e.define_reshape(result, statistic)
     return statistic
 

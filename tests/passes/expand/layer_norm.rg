@@ -22,11 +22,14 @@ graph g {
   %y.x.shaped: f32[2,12] = reshape(%x) [shape=[2, 12]]  # model.py:3 @norm
   %y.weight.shaped: f32[12] = reshape(%weight) [shape=[12]]  # model.py:3 @norm
   %y.bias.shaped: f32[12] = reshape(%bias) [shape=[12]]  # model.py:3 @norm
-  %y.row.mean: f32[2,1] = mean(%y.x.shaped) [axes=[1], keepdim=true]  # model.py:3 @norm
+  %y.first_mean: f32[2,1] = mean(%y.x.shaped) [axes=[1], keepdim=true]  # model.py:3 @norm
+  %y.near: f32[2,12] = sub(%y.x.shaped, %y.first_mean)  # model.py:3 @norm
+  %y.rest: f32[2,1] = mean(%y.near) [axes=[1], keepdim=true]  # model.py:3 @norm
+  %y.row.mean: f32[2,1] = add(%y.first_mean, %y.rest)  # model.py:3 @norm
   %mean: f32[2,1,1] = reshape(%y.row.mean) [shape=[2, 1, 1]]  # model.py:3 @norm
-  %y.centred: f32[2,12] = sub(%y.x.shaped, %y.row.mean)  # model.py:3 @norm
-  %y.square: f32[2,12] = mul(%y.centred, %y.centred)  # model.py:3 @norm
+  %y.square: f32[2,12] = mul(%y.near, %y.near)  # model.py:3 @norm
   %y.variance: f32[2,1] = mean(%y.square) [axes=[1], keepdim=true]  # model.py:3 @norm
+  %y.centred: f32[2,12] = sub(%y.x.shaped, %y.row.mean)  # model.py:3 @norm
   %y.shifted: f32[2,1] = add(%y.variance, 1e-05)  # model.py:3 @norm
   %y.row.rstd: f32[2,1] = rsqrt(%y.shifted)  # model.py:3 @norm
   %rstd: f32[2,1,1] = reshape(%y.row.rstd) [shape=[2, 1, 1]]  # model.py:3 @norm
