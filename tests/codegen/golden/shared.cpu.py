@@ -1,0 +1,21 @@
+# 1 rows in 1 blocks; gate_pointer=operand 0, up_pointer=result 0
+def kernel(begin, end, block, gate_pointer, up_pointer):
+    """1 rows of 800.
+
+    graph body {
+      %gate: f32[8,100] = input operand
+      %up: f32[8,100] = input operand
+      %active: f32[8,100] = silu(%gate)
+      %y: f32[8,100] = mul(%active, %up)
+      output result = %y
+    }
+    """
+    for row in range(begin, end):
+        for j in range(800):
+            gate = load_f32(gate_pointer, j)
+            active = silu(gate)
+            up = load_f32(up_pointer, j)
+            y = mul(active, up)
+            store_f32(up_pointer, j, y)
+
+# workspaces [], in place [(0, 0), (1, 0)]

@@ -1,0 +1,39 @@
+# 16 rows in 16 blocks; x_pointer=operand 0, y_pointer=result 0
+def kernel(begin, end, block, x_pointer, y_pointer):
+    """16 rows of 200000.
+
+    graph body {
+      %x: f32[16,200000] = input operand
+      %x.wide: f32[16,200000] = cast(%x) [dtype=f32]
+      %max: f32[16,1] = amax(%x.wide) [axes=[1], keepdim=true]
+      %shifted: f32[16,200000] = sub(%x.wide, %max)
+      %exp: f32[16,200000] = exp(%shifted)
+      %sum: f32[16,1] = sum(%exp) [axes=[1], keepdim=true]
+      %quotient: f32[16,200000] = div(%exp, %sum)
+      %y: f32[16,200000] = cast(%quotient) [dtype=f32]
+      output result = %y
+    }
+    """
+    for row in range(begin, end):
+        at = row * 200000
+        max_amax = float32(-infinity)
+        for j in range(200000):
+            x = load_f32(x_pointer, at + j)
+            max_amax = accumulate_max(max_amax, x)
+        max_value = max_amax
+        sum_sum = float32(0.0)
+        for j in range(200000):
+            x = load_f32(x_pointer, at + j)
+            shifted = sub(x, max_value)
+            exp_value = exp(shifted)
+            sum_sum = accumulate_add(sum_sum, exp_value)
+        sum = sum_sum
+        for j in range(200000):
+            x = load_f32(x_pointer, at + j)
+            shifted = sub(x, max_value)
+            exp_value = exp(shifted)
+            quotient = div(exp_value, sum)
+            y = quotient
+            store_f32(y_pointer, at + j, y)
+
+# workspaces [], in place [(0, 0)]
