@@ -158,7 +158,9 @@ class TileOperation(Intrinsic):
         if len(lengths) > 1:
             raise TypingError(f"{name} takes tiles of one length, got {sorted(lengths)}")
         length = lengths.pop() if lengths else None
-        result_type = result.numba if length is None else types.UniTuple(result.numba, length)
+        result_type = result.numba
+        if length is not None and result is not VOID:
+            result_type = types.UniTuple(result.numba, length)
 
         def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             parts = [

@@ -16,6 +16,7 @@ from rudagraph.build.cuda_math import (
     erf,
     exp,
     exp2,
+    exp_coarse,
     exp_nonpositive,
     expm1,
     gelu_erf,
@@ -26,6 +27,7 @@ from rudagraph.build.cuda_math import (
     log1p,
     log2,
     log10,
+    reciprocal_coarse,
     rsqrt,
     sigmoid,
     sigmoid_backward,
@@ -41,6 +43,7 @@ from rudagraph.build.cuda_memory import (
     SINGLE,
     advance,
     load_u16,
+    report_index,
     round_f16,
 )
 from rudagraph.build.cuda_numbers import (
@@ -101,6 +104,7 @@ from rudagraph.build.cuda_numbers import (
     where,
 )
 from rudagraph.build.cuda_random import random_u16, random_u32
+from rudagraph.build.cuda_ring import Ring
 from rudagraph.build.cuda_threads import (
     block_count,
     block_index,
@@ -134,6 +138,7 @@ nan = float("nan")
 
 __all__ = [
     "Block",
+    "Ring",
     "Tile",
     "Vector",
     "abs",
@@ -161,6 +166,7 @@ __all__ = [
     "erf",
     "exp",
     "exp2",
+    "exp_coarse",
     "exp_nonpositive",
     "expm1",
     "float32",
@@ -214,8 +220,10 @@ __all__ = [
     "random_u16",
     "random_u32",
     "reciprocal",
+    "reciprocal_coarse",
     "relu",
     "remainder",
+    "report_index",
     "round",
     "round_bf16",
     "round_f16",

@@ -57,6 +57,18 @@ def exp_nonpositive(x: Scalar) -> Scalar:
     return call_by_name("exp", [x])
 
 
+@cuda_operation(same(*_FLOATS))
+def exp_coarse(x: Scalar) -> Scalar:
+    """e**x where 16 bits or a sum follow: relative error at most (2 + |x|) * 2**-23."""
+    return call_by_name("exp", [x]) if x.kind is F64 else power_of_two(x * _LOG2_E)
+
+
+@cuda_operation(same(*_FLOATS))
+def reciprocal_coarse(x: Scalar) -> Scalar:
+    """1 / x where 16 bits follow: at most 1 ulp, results below 2**-126 are 0."""
+    return 1.0 / x if x.kind is F64 else fast_reciprocal(x)
+
+
 def power_of_two(x: Scalar) -> Scalar:
     """2**x for an f32: at most 2 ulp, results below 2**-126 are 0; one instruction."""
     return call("llvm.nvvm.ex2.approx.ftz.f", F32, x)

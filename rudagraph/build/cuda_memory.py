@@ -293,3 +293,14 @@ def round_f16(value: Scalar) -> Scalar:
     """An f32 rounded to what f16 can hold, nearest even."""
     half = value.builder.fptrunc(value.value, _half)
     return Scalar(value.builder, value.builder.fpext(half, F32.llvm), F32)
+
+
+@cuda_operation(exactly(VOID, POINTER, I64, I64, I64))
+def report_index(flag: Scalar, index: Scalar, extent: Scalar, ignored: Scalar) -> None:
+    """Where the index is outside 0 … extent - 1 and not the ignored one, say so in the flag."""
+    builder = index.builder
+    is_wrong = (index < 0) | (index >= extent)
+    with builder.if_then((is_wrong & index.differs(ignored)).value):
+        for position, value in ((1, index), (0, index.constant(1))):
+            place = address(flag, index.constant(position), 8)
+            store_words(builder, place, pack_words(builder, [value], STORAGES["i64"]), 8)

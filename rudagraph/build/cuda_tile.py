@@ -20,7 +20,7 @@ from numba.cuda import types
 
 from rudagraph.build import cuda_memory as memory
 from rudagraph.build import cuda_random as random
-from rudagraph.build.cpu_emit import I32, I64, U32, U64, VOID, Kind, Scalar, select
+from rudagraph.build.cpu_emit import B8, I32, I64, U32, U64, VOID, Kind, Scalar, select
 from rudagraph.build.cuda_emit import (
     Intrinsic,
     element_kind,
@@ -69,25 +69,33 @@ class Functions(python_types.ModuleType):
         return values
 
     def _function(
-        self, name: str, parameters: str, result: Callable[..., Any] | Any, emit: Emit
+        self,
+        name: str,
+        parameters: str,
+        result: Callable[..., Any] | Any,
+        emit: Emit,
+        *,
+        placed: bool = True,
     ) -> Intrinsic:
-        """A function whose emitter gets the builder and each argument with its Numba type."""
+        """A function whose emitter gets the builder and each argument with its Numba type.
 
-        more = len(self._more_parameters())
+        `placed` ones depend on where in a row the tile is.
+        """
+        extra = self._more_parameters() if placed else []
 
         def lower(*arguments: Any) -> Any:
-            own = arguments[: len(arguments) - more]
+            own = arguments[: len(arguments) - len(extra)]
             result_type = result if isinstance(result, types.Type) else result(*own)
             signature = result_type(*map(plain_type, arguments))
 
             def emit_call(context: Any, builder: Any, signature: Any, values: Any) -> Any:
                 pairs = list(zip(values, map(plain_type, arguments), strict=True))
-                value = self._emit(emit, builder, pairs)
+                value = self._emit(emit, builder, pairs) if extra else emit(builder, *pairs)
                 return context.get_dummy_value() if value is None else value
 
             return signature, emit_call
 
-        return Intrinsic(name, parameters.split() + self._more_parameters(), lower)
+        return Intrinsic(name, parameters.split() + extra, lower)
 
     def _more_parameters(self) -> list[str]:
         return []
@@ -96,7 +104,7 @@ class Functions(python_types.ModuleType):
         return emit(builder, *arguments)
 
 
-def _number(builder: Any, argument: Argument, kind: Kind | None = None) -> Scalar:
+def number_of(builder: Any, argument: Argument, kind: Kind | None = None) -> Scalar:
     value, numba_type = argument
     scalar = Scalar(builder, value, element_kind("a function of a tile", numba_type))
     if kind is I64 and scalar.kind.is_integer and scalar.kind.bits < 64:
@@ -106,12 +114,12 @@ def _number(builder: Any, argument: Argument, kind: Kind | None = None) -> Scala
     return Scalar(builder, scalar.value, kind) if kind is I64 else scalar
 
 
-def _tile_of(kind: Kind, count: int) -> Any:
+def tile_type(kind: Kind, count: int) -> Any:
     return types.UniTuple(kind.numba, count)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """One vector of a tile: where it begins after the row's offset, and when it exists."""
 
     position: Scalar | None
@@ -127,8 +135,8 @@ class Vector(Functions):
         self.length = length
         self.count = length
 
-    def _places(self, builder: Any) -> list[_Place]:
-        return [_Place(None, 0, None)]
+    def places(self, builder: Any) -> list[Place]:
+        return [Place(None, 0, None)]
 
     def _make_load(self, name: str, type_name: str) -> Intrinsic:
         storage = STORAGES[type_name]
@@ -137,21 +145,21 @@ class Vector(Functions):
             words = self._load(builder, pointer, offset, storage)
             return pack(builder, self._unpack(builder, words, storage, again=False))
 
-        return self._function(name, "pointer offset", _tile_of(storage.register, self.count), emit)
+        return self._function(name, "pointer offset", tile_type(storage.register, self.count), emit)
 
     def _make_load_strided(self, name: str, type_name: str) -> Intrinsic:
         storage = STORAGES[type_name]
 
         def emit(builder: Any, pointer: Argument, offset: Argument, stride: Argument) -> Any:
-            step = _number(builder, stride, I64)
+            step = number_of(builder, stride, I64)
             values: list[Scalar] = []
-            for place in self._places(builder):
-                first = self._first(builder, offset, place, step)
+            for place in self.places(builder):
+                first = self.first(builder, offset, place, step)
 
                 def read(first: Scalar = first) -> list[Any]:
                     words: list[Any] = []
                     for index in range(self.length):
-                        address = self._address(builder, pointer, first + step * index, storage)
+                        address = self.address(builder, pointer, first + step * index, storage)
                         words += memory.load_words(builder, address, storage.size)
                     return words
 
@@ -163,7 +171,7 @@ class Vector(Functions):
             return pack(builder, values)
 
         return self._function(
-            name, "pointer offset stride", _tile_of(storage.register, self.count), emit
+            name, "pointer offset stride", tile_type(storage.register, self.count), emit
         )
 
     def _make_store(self, name: str, type_name: str) -> Intrinsic:
@@ -185,19 +193,19 @@ class Vector(Functions):
         def emit(
             builder: Any, pointer: Argument, offset: Argument, stride: Argument, values: Argument
         ) -> None:
-            step = _number(builder, stride, I64)
+            step = number_of(builder, stride, I64)
             scalars = self._values(name, builder, *values, storage.register)
-            for index, place in enumerate(self._places(builder)):
+            for index, place in enumerate(self.places(builder)):
                 part = scalars[index * self.length : (index + 1) * self.length]
-                first = self._first(builder, offset, place, step)
+                first = self.first(builder, offset, place, step)
 
                 def write(first: Scalar = first, part: list[Scalar] = part) -> None:
                     for position, value in enumerate(part):
-                        address = self._address(builder, pointer, first + step * position, storage)
+                        address = self.address(builder, pointer, first + step * position, storage)
                         words = memory.pack_words(builder, [value], storage)
                         memory.store_words(builder, address, words, storage.size)
 
-                _when(builder, place.exists, write)
+                when(builder, place.exists, write)
 
         return self._function(name, "pointer offset stride values", VOID.numba, emit)
 
@@ -209,7 +217,7 @@ class Vector(Functions):
             words = self._load(builder, pointer, offset, storage)
             return pack(builder, [Scalar(builder, word, U32) for word in words])
 
-        return self._function(name, "pointer offset", _tile_of(U32, self._words(storage)), emit)
+        return self._function(name, "pointer offset", tile_type(U32, self._words(storage)), emit)
 
     def _make_pack(self, name: str, type_name: str) -> Intrinsic:
         """Elements rounded to how they lie in memory."""
@@ -223,7 +231,8 @@ class Vector(Functions):
                 words += memory.pack_words(builder, part, storage)
             return pack(builder, [Scalar(builder, word, U32) for word in words])
 
-        return self._function(name, "values", _tile_of(U32, self._words(storage)), emit)
+        words_type = tile_type(U32, self._words(storage))
+        return self._function(name, "values", words_type, emit, placed=False)
 
     def _make_store_words(self, name: str, type_name: str) -> Intrinsic:
         storage = STORAGES[type_name]
@@ -246,7 +255,8 @@ class Vector(Functions):
             parts = [scalar.value for scalar in unpack(builder, words[0], U32)]
             return pack(builder, self._unpack(builder, parts, storage, again=again))
 
-        return self._function(name, "words", _tile_of(storage.register, self.count), emit)
+        elements_type = tile_type(storage.register, self.count)
+        return self._function(name, "words", elements_type, emit, placed=False)
 
     def _make_within(self, name: str, fold_name: str) -> Intrinsic:
         """`within_sum`: of this thread's elements."""
@@ -268,25 +278,43 @@ class Vector(Functions):
         """A tile of one number."""
 
         def result(value: Any) -> Any:
-            return _tile_of(element_kind(name, value), self.count)
+            return tile_type(element_kind(name, value), self.count)
 
         def emit(builder: Any, value: Argument) -> Any:
             return pack(builder, self._values(name, builder, *value, None))
 
-        return self._function(name, "value", result, emit)
+        return self._function(name, "value", result, emit, placed=False)
 
     def _make_positions(self, name: str) -> Intrinsic:
         """The column of each element, i64; for a Vector 0, 1, 2, …"""
 
         def emit(builder: Any) -> Any:
             values = []
-            for place in self._places(builder):
+            for place in self.places(builder):
                 for index in range(self.length):
                     constant = Scalar(builder, None, I64).constant(place.constant + index)
                     values.append(constant if place.position is None else place.position + constant)
             return pack(builder, values)
 
-        return self._function(name, "", _tile_of(I64, self.count), emit)
+        return self._function(name, "", tile_type(I64, self.count), emit)
+
+    def _make_at_position(self, name: str) -> Intrinsic:
+        """Whether an element's position is the number given; one comparison of 32 bits each."""
+
+        def emit(builder: Any, wanted: Argument) -> Any:
+            number = number_of(builder, wanted, I64)
+            values = []
+            for place in self.places(builder):
+                relative = number - place.constant
+                if place.position is not None:
+                    relative = relative - place.position
+                is_near = (relative >= 0) & (relative < self.length)
+                near = relative.instruction("trunc", I32)
+                near = select(is_near, near, -1)
+                values += [near.equals(index) for index in range(self.length)]
+            return pack(builder, values)
+
+        return self._function(name, "number", tile_type(B8, self.count), emit)
 
     def _make_random(self, name: str, bits: str) -> Intrinsic:
         """`random_16(key, stream, offset)`: the words of the elements after the offset."""
@@ -294,28 +322,26 @@ class Vector(Functions):
 
         def emit(builder: Any, key: Argument, stream: Argument, offset: Argument) -> Any:
             values: list[Scalar] = []
-            for place in self._places(builder):
+            for place in self.places(builder):
                 values += random.words(
-                    _number(builder, key, I64),
-                    _number(builder, stream, I64),
-                    self._first(builder, offset, place, None),
+                    number_of(builder, key, I64),
+                    number_of(builder, stream, I64),
+                    self.first(builder, offset, place, None),
                     self.length,
                     int(bits),
                 )
             return pack(builder, values)
 
-        return self._function(name, "key stream offset", _tile_of(kind, self.count), emit)
+        return self._function(name, "key stream offset", tile_type(kind, self.count), emit)
 
     # -- pieces
 
     def _words(self, storage: Storage) -> int:
         return self.count // self.length * memory.word_count(storage, self.length)
 
-    def _first(
-        self, builder: Any, offset: Argument, place: _Place, stride: Scalar | None
-    ) -> Scalar:
+    def first(self, builder: Any, offset: Argument, place: Place, stride: Scalar | None) -> Scalar:
         """Index of a vector's first element; columns are `stride` apart."""
-        index = _number(builder, offset, I64)
+        index = number_of(builder, offset, I64)
         if place.position is not None:
             index = index + (place.position if stride is None else place.position * stride)
         if place.constant:
@@ -323,7 +349,7 @@ class Vector(Functions):
             index = index + (constant if stride is None else constant * stride)
         return index
 
-    def _address(self, builder: Any, pointer: Argument, index: Scalar, storage: Storage) -> Any:
+    def address(self, builder: Any, pointer: Argument, index: Scalar, storage: Storage) -> Any:
         base = Scalar(builder, pointer[0], element_kind("a load", pointer[1]))
         return memory.address(base, index, storage.size)
 
@@ -332,11 +358,11 @@ class Vector(Functions):
     ) -> list[Any]:
         words: list[Any] = []
         size = storage.size * self.length
-        for place in self._places(builder):
-            first = self._first(builder, offset, place, None)
+        for place in self.places(builder):
+            first = self.first(builder, offset, place, None)
 
             def read(first: Scalar = first) -> list[Any]:
-                address = self._address(builder, pointer, first, storage)
+                address = self.address(builder, pointer, first, storage)
                 return memory.load_words(builder, address, size)
 
             count = memory.word_count(storage, self.length)
@@ -352,15 +378,15 @@ class Vector(Functions):
         storage: Storage,
     ) -> None:
         count = memory.word_count(storage, self.length)
-        for index, place in enumerate(self._places(builder)):
+        for index, place in enumerate(self.places(builder)):
             part = words[index * count : (index + 1) * count]
-            first = self._first(builder, offset, place, None)
+            first = self.first(builder, offset, place, None)
 
             def write(first: Scalar = first, part: Sequence[Any] = part) -> None:
-                address = self._address(builder, pointer, first, storage)
+                address = self.address(builder, pointer, first, storage)
                 memory.store_words(builder, address, part, storage.size * self.length)
 
-            _when(builder, place.exists, write)
+            when(builder, place.exists, write)
 
     def _unpack(
         self, builder: Any, words: Sequence[Any], storage: Storage, *, again: bool
@@ -406,9 +432,7 @@ class Tile(Vector):
         return ["start"] if self.parts else []
 
     def _emit(self, emit: Emit, builder: Any, arguments: list[Argument]) -> Any:
-        if not self.parts:
-            return emit(builder, *arguments)
-        self._start = _number(builder, arguments[-1], I64)
+        self._start = number_of(builder, arguments[-1], I64)
         try:
             return emit(builder, *arguments[:-1])
         finally:
@@ -433,7 +457,7 @@ class Tile(Vector):
     def _has_dead_rows(self) -> bool:
         return self.extent % self.rows != 0
 
-    def _places(self, builder: Any) -> list[_Place]:
+    def places(self, builder: Any) -> list[Place]:
         position = _unsigned(self._lane(builder)) * self.length
         if self._start is not None:
             position = position + self._start
@@ -443,7 +467,7 @@ class Tile(Vector):
             if self._has_dead_rows:
                 lives = self._row(builder) < self.extent
                 exists = lives if exists is None else exists & lives
-            places.append(_Place(position, chunk * self.threads * self.length, exists))
+            places.append(Place(position, chunk * self.threads * self.length, exists))
         return places
 
     def _within(self, builder: Any, chunk: int) -> Scalar | None:
@@ -468,7 +492,7 @@ class Tile(Vector):
                 row = select(row < self.extent, row, self.extent - 1)
             return row.value
 
-        return self._function(name, "", I64.numba, emit)
+        return self._function(name, "", I64.numba, emit, placed=False)
 
     def _make_store_row(self, name: str, type_name: str) -> Intrinsic:
         """One value of the row, written by its first thread."""
@@ -478,16 +502,16 @@ class Tile(Vector):
             writes = self._lane(builder).equals(0)
             if self._has_dead_rows:
                 writes = writes & (self._row(builder) < self.extent)
-            scalar = _number(builder, value, storage.register)
+            scalar = number_of(builder, value, storage.register)
 
             def write() -> None:
-                address = self._address(builder, pointer, _number(builder, index, I64), storage)
+                address = self.address(builder, pointer, number_of(builder, index, I64), storage)
                 words = memory.pack_words(builder, [scalar], storage)
                 memory.store_words(builder, address, words, storage.size)
 
-            _when(builder, writes, write)
+            when(builder, writes, write)
 
-        return self._function(name, "pointer index value", VOID.numba, emit)
+        return self._function(name, "pointer index value", VOID.numba, emit, placed=False)
 
     def _make_across(self, name: str, fold_name: str) -> Intrinsic:
         """`across_sum`: of one number of each thread of the row."""
@@ -520,10 +544,10 @@ class Tile(Vector):
             if len(kinds) != 1:
                 raise TypingError(f"{name} takes tiles of one kind")
             (kind,) = kinds
-            return kind.numba if count == 1 else _tile_of(kind, count)
+            return kind.numba if count == 1 else tile_type(kind, count)
 
         def emit(builder: Any, *arguments: Argument) -> Any:
-            turn = _number(builder, arguments[0]) if in_turn else None
+            turn = number_of(builder, arguments[0]) if in_turn else None
             partial = [
                 fold_registers(self._counted(name, builder, argument, fold.identity), fold)
                 for argument in arguments[in_turn:]
@@ -566,7 +590,7 @@ class Block(Functions):
         fold = FOLDS[fold_name]
 
         def emit(builder: Any, value: Argument) -> Any:
-            return fold_warps(_number(builder, value), fold, self.threads).value
+            return fold_warps(number_of(builder, value), fold, self.threads).value
 
         return self._function(name, "value", lambda value: element_kind(name, value).numba, emit)
 
@@ -575,9 +599,11 @@ def _across(functions: Functions, name: str, fold_name: str, threads: int) -> In
     fold = FOLDS[fold_name]
 
     def emit(builder: Any, value: Argument) -> Any:
-        return fold_threads([_number(builder, value)], fold, threads, None)[0].value
+        return fold_threads([number_of(builder, value)], fold, threads, None)[0].value
 
-    return functions._function(name, "value", lambda value: element_kind(name, value).numba, emit)
+    return functions._function(
+        name, "value", lambda value: element_kind(name, value).numba, emit, placed=False
+    )
 
 
 def _unsigned(value: Scalar) -> Scalar:
@@ -585,7 +611,7 @@ def _unsigned(value: Scalar) -> Scalar:
     return value.instruction("zext", I64)
 
 
-def _when(builder: Any, condition: Scalar | None, write: Callable[[], None]) -> None:
+def when(builder: Any, condition: Scalar | None, write: Callable[[], None]) -> None:
     if condition is None:
         write()
         return

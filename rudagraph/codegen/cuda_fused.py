@@ -6,31 +6,36 @@ kernels compute does not depend on which operands share memory with results.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from rudagraph.codegen.cuda_finish import finish_call
 from rudagraph.codegen.cuda_flat import FlatKernel
 from rudagraph.codegen.cuda_launch import (
     FLAT_THREADS,
     active_threads,
     fits,
+    long_shape,
+    ring_shape,
     row_shape,
     sum_groups,
     sum_row_shape,
-    vector_length,
+    sums_fit,
 )
-from rudagraph.codegen.cuda_rows import TileKernel
+from rudagraph.codegen.cuda_long import LongKernel, LongStages
+from rudagraph.codegen.cuda_needs import accumulated_words, held_words, stepping_operands, vector_of
+from rudagraph.codegen.cuda_rows import TileKernel, TileStages
+from rudagraph.codegen.cuda_split import split_folds
 from rudagraph.codegen.cuda_sums import FlatSumKernel, TileSumKernel
 from rudagraph.codegen.cuda_writer import CUDA_PREAMBLE
-from rudagraph.codegen.domain import Nest, body_nest, result_access, sum_access
+from rudagraph.codegen.domain import body_nest
 from rudagraph.codegen.expressions import accumulator_dtype
 from rudagraph.codegen.fused import inplace_pairs, kernel_title
 from rudagraph.codegen.memory import Partial, lay_out_partials
 from rudagraph.codegen.source import describe, kernel_call
-from rudagraph.codegen.stages import Place, Source, Stages
-from rudagraph.errors import UnsupportedError
-from rudagraph.ir.graph import Op, Value
-from rudagraph.ir.ops import Tag, has
+from rudagraph.ir.graph import Graph, Op
+from rudagraph.ir.types import row_major_strides
 from rudagraph.schedule.kernel import CudaLaunch
-from rudagraph.schedule.lowered import KernelCall, Lowered, Strides
+from rudagraph.schedule.lowered import KernelArgument, KernelCall, Lowered, Strides
 
 Kernel = FlatKernel | TileKernel
 
@@ -42,159 +47,161 @@ def lower_fused(
     target: str,
 ) -> Lowered:
     """Kernel calls of a fused op."""
-    body = op.body
-    assert body is not None, "a fused op has a body"
-    nest = body_nest(body, operand_strides, result_strides)
-    stages = Stages(body, nest)
-    title = kernel_title(op)
-    sums = [index for index in range(len(stages.results)) if stages.sum_op(index) is not None]
-    if nest.elements == 0:
-        return Lowered(_finish_empty(title, stages, sums, target))
-    vector = vector_length(_sizes(stages), *_multiples(stages))
-    is_flat = len(stages.passes) == 1
-    if not sums:
-        kernel, launch = _plain(stages, vector, is_flat, target)
-        return Lowered((_call(title, stages, kernel, launch),), (), inplace_pairs(stages))
-    kernel, launch, partials, sizes = _summing(stages, sums, vector, is_flat, target)
-    ops = {index: stages.sum_op(index) for index in sums}
-    first = _call(title, stages, kernel, launch)
-    second = finish_call(title, {i: o for i, o in ops.items() if o is not None}, partials, target)
-    return Lowered((first, second), sizes, inplace_pairs(stages))
+    assert op.body is not None, "a fused op has a body"
+    lowering = _Lowering(kernel_title(op), op.body, operand_strides, result_strides, target)
+    return lowering.lower()
 
 
-def _plain(
-    stages: Stages, vector: int, is_flat: bool, target: str
-) -> tuple[Kernel, CudaLaunch]:
-    if is_flat:
-        return FlatKernel(stages, vector), CudaLaunch(target, FLAT_THREADS)
-    shape = row_shape(stages.nest.inner, vector, _held_words(stages))
-    if not fits(shape, _held_words(stages)):
-        raise UnsupportedError(f"rows of {stages.nest.inner} do not fit the registers of a block")
-    return TileKernel(stages, shape), CudaLaunch(target, shape.block_threads, shape.resident)
+@dataclass
+class _Lowering:
+    """One body on its way to kernels."""
 
+    title: str
+    body: Graph
+    operand_strides: tuple[Strides | None, ...]
+    result_strides: tuple[Strides, ...]
+    target: str
 
-def _summing(
-    stages: Stages, sums: list[int], vector: int, is_flat: bool, target: str
-) -> tuple[Kernel, CudaLaunch, list[tuple[Partial, int]], tuple[int, ...]]:
-    """The first kernel, its launch, partial sums with their numbers, bytes of the workspaces."""
-    columns = [index for index in sums if stages.is_column(index)]
-    others = [index for index in sums if not stages.is_column(index)]
-    nest = stages.nest
-    if is_flat:
-        per_row = nest.inner // vector if columns else 1
-        active = active_threads(nest.elements // vector, per_row, target)
+    def lower(self) -> Lowered:
+        self.nest = body_nest(self.body, self.operand_strides, self.result_strides)
+        self.stages = TileStages(self.body, self.nest)
+        numbers = range(len(self.stages.results))
+        self.sums = {i: op for i in numbers if (op := self.stages.sum_op(i)) is not None}
+        pairs = inplace_pairs(self.stages)
+        if self.nest.elements == 0:
+            return Lowered(self._finish(*self._partials((0, 0))))
+        self.vector = vector_of(self.stages)
+        if len(self.stages.passes) == 1:
+            return replace(self._flat(), inplace=pairs)
+        if not self.sums:
+            return replace(self._rows(), inplace=pairs)
+        return replace(self._rows_with_sums(), inplace=pairs)
+
+    # -- loop shapes
+
+    def _flat(self) -> Lowered:
+        launch = CudaLaunch(self.target, FLAT_THREADS)
+        if not self.sums:
+            return self._lowered(FlatKernel(self.stages, self.vector), launch)
+        columns = any(self.stages.is_column(index) for index in self.sums)
+        per_row = self.nest.inner // self.vector if columns else 1
+        active = active_threads(self.nest.elements // self.vector, per_row, self.target)
         counts = (active // per_row, -(-active // FLAT_THREADS))
-        partials, sizes = _partials(stages, (columns, others), counts)
-        by_result = {partial.result: partial for partial, _ in partials}
-        flat = FlatSumKernel(stages, vector, active, by_result)
-        return flat, CudaLaunch(target, FLAT_THREADS), partials, sizes
-    shape = sum_row_shape(nest.inner, vector, _held_words(stages))
-    groups = sum_groups(shape, nest.rows, target)
-    partials, sizes = _partials(stages, (columns, others), (groups, groups))
-    by_result = {partial.result: partial for partial, _ in partials}
-    tile = TileSumKernel(stages, shape, groups, by_result)
-    return tile, CudaLaunch(target, shape.block_threads, shape.resident), partials, sizes
+        partials, sizes = self._partials(counts)
+        kernel = FlatSumKernel(self.stages, self.vector, active, _by_result(partials))
+        return self._lowered(kernel, launch, partials, sizes)
+
+    def _rows(self) -> Lowered:
+        words = held_words(self.stages)
+        shape = row_shape(self.nest.inner, self.vector, words)
+        if not fits(shape, words):
+            return self._long()
+        launch = CudaLaunch(self.target, shape.block_threads, shape.resident)
+        return self._lowered(TileKernel(self.stages, shape), launch)
+
+    def _rows_with_sums(self) -> Lowered:
+        held, sums = held_words(self.stages), accumulated_words(self.stages)
+        shape = sum_row_shape(self.nest.inner, self.vector)
+        loads = stepping_operands(self.stages)
+        ring = ring_shape(shape, tuple(value.type.dtype.size for value in loads))
+        if not sums_fit(shape, held, sums, ring=ring is not None):
+            has_columns = any(self.stages.is_column(index) for index in self.sums)
+            return self._split() if has_columns else self._long()
+        ahead = ring is None and sums_fit(shape, held, sums, ahead=True)
+        shape, groups = sum_groups(shape, self.nest.rows, self.target)
+        partials, sizes = self._partials((groups, groups))
+        by_result = _by_result(partials)
+        kernel = TileSumKernel(self.stages, shape, groups, by_result, ahead=ahead, ring=ring)
+        shared = 0 if ring is None else ring.bytes
+        launch = CudaLaunch(self.target, shape.block_threads, shape.resident, shared)
+        return self._lowered(kernel, launch, partials, sizes)
+
+    def _long(self) -> Lowered:
+        shape = long_shape(self.nest.inner, self.vector)
+        partials, sizes = self._partials((self.nest.rows, self.nest.rows))
+        stages = LongStages(self.body, self.nest)
+        kernel = LongKernel(stages, shape, _by_result(partials))
+        launch = CudaLaunch(self.target, shape.threads, shape.resident)
+        return self._lowered(kernel, launch, partials, sizes)
+
+    def _split(self) -> Lowered:
+        """Row reductions by one kernel, everything else by another."""
+        first, second = split_folds(self.body)
+        statistics = [port.value.type for port in first.outputs]
+        strides = tuple(row_major_strides(type.shape) for type in statistics)
+        one = _Lowering(
+            f"{self.title}_rows", first, self.operand_strides, strides, self.target
+        ).lower()
+        two = _Lowering(
+            self.title, second, (*self.operand_strides, *strides), self.result_strides, self.target
+        ).lower()
+        operands, base = len(self.body.inputs), len(one.workspaces) + len(two.workspaces)
+
+        def of_first(argument: KernelArgument) -> KernelArgument:
+            if argument.kind == "result":
+                return KernelArgument("workspace", base + argument.index)
+            return argument
+
+        def of_second(argument: KernelArgument) -> KernelArgument:
+            if argument.kind == "operand" and argument.index >= operands:
+                return KernelArgument("workspace", base + argument.index - operands)
+            if argument.kind == "workspace":
+                return KernelArgument("workspace", len(one.workspaces) + argument.index)
+            if argument.kind == "error":
+                return KernelArgument("error", one.errors + argument.index)
+            return argument
+
+        calls = [KernelCall(c.source, tuple(map(of_first, c.arguments))) for c in one.calls]
+        calls += [KernelCall(c.source, tuple(map(of_second, c.arguments))) for c in two.calls]
+        sizes = (*one.workspaces, *two.workspaces, *(type.bytes for type in statistics))
+        return Lowered(tuple(calls), sizes, (), one.errors + two.errors)
+
+    # -- calls
+
+    def _lowered(
+        self,
+        kernel: Kernel,
+        launch: CudaLaunch,
+        partials: list[tuple[Partial, int]] | None = None,
+        sizes: tuple[int, ...] = (),
+    ) -> Lowered:
+        kernel.write()
+        docstring = [f"{self.nest.rows} rows of {self.nest.inner}.", "", *describe(self.body)]
+        call = kernel_call(
+            self.title,
+            docstring,
+            kernel.lines,
+            kernel.parameters,
+            self.nest.rows,
+            kernel.blocks,
+            preamble=f"{CUDA_PREAMBLE}\n\n{kernel.setup()}",
+            cuda=launch,
+        )
+        return Lowered((call, *self._finish(partials or [])), sizes, (), len(kernel.checks))
+
+    def _finish(
+        self, partials: list[tuple[Partial, int]], sizes: tuple[int, ...] = ()
+    ) -> tuple[KernelCall, ...]:
+        return (finish_call(self.title, self.sums, partials, self.target),) if partials else ()
+
+    def _partials(
+        self, counts: tuple[int, int]
+    ) -> tuple[list[tuple[Partial, int]], tuple[int, ...]]:
+        """Column sums in one workspace, other sums in another; how many of each there are."""
+        result: list[tuple[Partial, int]] = []
+        sizes: list[int] = []
+        for column, count in zip((True, False), counts, strict=True):
+            members = [
+                (index, accumulator_dtype(op), self.nest.inner if column else 1, column)
+                for index, op in self.sums.items()
+                if self.stages.is_column(index) is column
+            ]
+            if members:
+                partials, step = lay_out_partials(members, len(sizes))
+                result += [(partial, count) for partial in partials]
+                sizes.append(step * count)
+        return result, tuple(sizes)
 
 
-def _partials(
-    stages: Stages, groups: tuple[list[int], list[int]], counts: tuple[int, int]
-) -> tuple[list[tuple[Partial, int]], tuple[int, ...]]:
-    """Column sums in one workspace, other sums in another."""
-    result: list[tuple[Partial, int]] = []
-    sizes: list[int] = []
-    for members, count in zip(groups, counts, strict=True):
-        if not members:
-            continue
-        described = []
-        for index in members:
-            op = stages.sum_op(index)
-            assert op is not None
-            column = stages.is_column(index)
-            described.append(
-                (index, accumulator_dtype(op), stages.nest.inner if column else 1, column)
-            )
-        partials, step = lay_out_partials(described, len(sizes))
-        result += [(partial, count) for partial in partials]
-        sizes.append(step * count)
-    return result, tuple(sizes)
-
-
-def _call(title: str, stages: Stages, kernel: Kernel, launch: CudaLaunch) -> KernelCall:
-    kernel.write()
-    nest = stages.nest
-    docstring = [f"{nest.rows} rows of {nest.inner}.", "", *describe(stages.body)]
-    return kernel_call(
-        title,
-        docstring,
-        kernel.lines,
-        kernel.parameters,
-        nest.rows,
-        kernel.blocks,
-        preamble=f"{CUDA_PREAMBLE}\n\n{kernel.setup()}",
-        cuda=launch,
-    )
-
-
-def _finish_empty(
-    title: str, stages: Stages, sums: list[int], target: str
-) -> tuple[KernelCall, ...]:
-    """Sums of nothing."""
-    if not sums:
-        return ()
-    groups = ([], []) if not sums else (
-        [index for index in sums if stages.is_column(index)],
-        [index for index in sums if not stages.is_column(index)],
-    )
-    partials, _ = _partials(stages, groups, (0, 0))
-    ops = {index: op for index in sums if (op := stages.sum_op(index)) is not None}
-    return (finish_call(title, ops, partials, target),)
-
-
-# -- what vectors must divide, and what a row's elements take
-
-
-def _stepping(stages: Stages) -> list[tuple[str, Value]]:
-    """Accesses to memory that step along the row, with what lies there."""
-    nest = stages.nest
-    accesses = [(port.value.name, port.value) for port in stages.body.inputs]
-    accesses += [
-        (result_access(index), value)
-        for index, value in enumerate(stages.results)
-        if stages.sum_op(index) is None
-    ]
-    return [(access, value) for access, value in accesses if nest.inner_stride(access) == 1]
-
-
-def _sizes(stages: Stages) -> list[int]:
-    return [value.type.dtype.size for _, value in _stepping(stages)]
-
-
-def _multiples(stages: Stages) -> list[int]:
-    """Row length, and the steps of everything that is accessed by vectors or counted."""
-    nest = stages.nest
-    steps = [nest.inner]
-    accesses = [access for access, _ in _stepping(stages)]
-    accesses += [op.result.name for op in stages.body.ops if has(op, Tag.RANDOM)]
-    accesses += [
-        sum_access(index)
-        for index in range(len(stages.results))
-        if stages.sum_op(index) is not None and nest.inner_stride(sum_access(index)) != 0
-    ]
-    for access in accesses:
-        steps += nest.outer_strides(access)
-    return steps
-
-
-def _held_words(stages: Stages) -> float:
-    """32-bit words an element takes while its row is held: operands, and what later passes want."""
-    words = 0.0
-    seen: set[Value] = set()
-    for current in stages.passes:
-        for value, source in current.sources.items():
-            if value in seen or stages.place[value] is not Place.ELEMENT:
-                continue
-            if source in (Source.OPERAND, Source.STORED, Source.KEPT):
-                seen.add(value)
-                kept = source is Source.KEPT
-                words += (value.type.dtype.compute if kept else value.type.dtype).size / 4
-    return words
+def _by_result(partials: list[tuple[Partial, int]]) -> dict[int, Partial]:
+    return {partial.result: partial for partial, _ in partials}

@@ -22,6 +22,18 @@ from rudagraph.codegen.stages import Pass, Source, Stages
 from rudagraph.ir.graph import Value
 
 
+# What holding a value between passes costs, in additions: a register of each element, which few
+# threads can spare. So sums and products are computed again, exponentials are held.
+_HOLD = 10.0
+
+
+class TileStages(Stages):
+    """Passes over rows in registers."""
+
+    def _keep_cost(self) -> float:
+        return _HOLD
+
+
 class TileKernel(Writer):
     """Writes the kernel of one row per group of threads."""
 

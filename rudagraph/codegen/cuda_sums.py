@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rudagraph.codegen.cuda_launch import FLAT_THREADS, RowShape
 from rudagraph.codegen.cuda_flat import FlatKernel
+from rudagraph.codegen.cuda_launch import FLAT_THREADS, RingShape, RowShape
 from rudagraph.codegen.cuda_rows import TileKernel
-from rudagraph.codegen.cuda_writer import Writer
+from rudagraph.codegen.cuda_writer import FOLD_NAMES, Writer
 from rudagraph.codegen.expressions import fold, literal
 from rudagraph.codegen.indexing import Indexing
 from rudagraph.codegen.memory import Partial
@@ -47,10 +47,11 @@ class Totals:
         """The elements of one pass over a row."""
         for index in current.sums:
             self.writer.need(self.writer.sum_op(index).inputs)
-            tile = self.writer.folded_tile(self.writer.sum_op(index))
-            if not self.partials[index].is_column:
-                tile = f"{self.writer.lanes}.within_{self._name(index)}({tile})"
-            self._add(index, tile)
+            op = self.writer.sum_op(index)
+            is_column = self.partials[index].is_column
+            self._add(
+                index, self.writer.folded_tile(op) if is_column else self.writer.within_text(op)
+            )
 
     def add_rows(self, current: Pass, condition: str = "") -> None:
         """What has one value a row; `condition` picks one thread of those that have it."""
@@ -73,10 +74,18 @@ class Totals:
         pointer = parameters.add(name, argument, written=True)
         return f"advance({pointer}, {partial.place(group)})"
 
-    def _name(self, index: int) -> str:
-        return fold(self.writer.sum_op(index)).function.removeprefix("accumulate_").replace(
-            "add", "sum"
-        )
+    def finish_rows(self, group: str) -> None:
+        """Store the partial sums of a group of whole rows."""
+        writer = self.writer
+        for index, partial in self.partials.items():
+            place, total = self.place(index, group), self.register[index]
+            if partial.is_column:
+                writer.lines.add(f"tile.store_{partial.dtype}({place}, 0, {total})")
+                continue
+            if any(index in current.sums for current in writer.stages.passes):
+                name = FOLD_NAMES[writer.sum_op(index).opcode]
+                writer.lines.add(f"{total} = tile.across_{name}({total})")
+            writer.lines.add(f"tile.store_row_{partial.dtype}({place}, 0, {total})")
 
     def _add(self, index: int, text: str) -> None:
         total, function = self.register[index], fold(self.writer.sum_op(index)).function
@@ -87,9 +96,18 @@ class TileSumKernel(TileKernel):
     """Rows in registers, `groups` groups of threads, each with every groups-th row."""
 
     def __init__(
-        self, stages: Stages, shape: RowShape, groups: int, partials: dict[int, Partial]
+        self,
+        stages: Stages,
+        shape: RowShape,
+        groups: int,
+        partials: dict[int, Partial],
+        *,
+        ahead: bool,
+        ring: RingShape | None = None,
     ) -> None:
         super().__init__(stages, shape)
+        self.is_ahead = ahead
+        self.ring = ring
         self.groups = groups
         self.totals = Totals(self, partials)
 
@@ -98,7 +116,11 @@ class TileSumKernel(TileKernel):
         return self.groups // self.shape.rows
 
     def setup(self) -> str:
-        return super().setup().replace(f"extent={self.nest.rows}", f"extent={self.groups}")
+        tile = super().setup().replace(f"extent={self.nest.rows}", f"extent={self.groups}")
+        if self.ring is None:
+            return tile
+        sizes = "".join(f"{value.type.dtype.size}, " for value in self._in_ring)
+        return f"{tile}\nring = Ring(tile=tile, slots={self.ring.slots}, sizes=({sizes[:-1]}))"
 
     def write(self) -> None:
         self.declare_operands()
@@ -112,19 +134,28 @@ class TileSumKernel(TileKernel):
         self.once()
         self._hold_shared()
         self.totals.start()
-        ahead = self._ahead(following)
-        lines.add(f"{following} = {group}")
-        self._load_ahead(ahead)
+        ahead = self._name_loads(following)
+        # A block may have more groups than there are rows.
+        spare = self.groups > self.nest.rows
+        lines.add(f"{following} = " + (f"min({group}, {last})" if spare else group))
+        self._load(ahead, "next_")
+        if self.ring is not None:
+            self._fill_ring(group)
         lines.add(f"{turn} = 0") if turn else None
         with lines.block(f"for {row} in range({group}, {self.nest.rows}, {self.groups}):"):
             self.index.declare(lines, self.names, self.accesses())
-            for value, (held, _) in self._next.items():
-                lines.add(f"{held} = {self._next[value][1]}")
+            if self.ring is not None:
+                self._turn_ring(row)
+            lines.add(*(f"{held} = next_{held}" for held in self._held.values()))
             lines.add(f"{following} = min({row} + {self.groups}, {last})")
-            self._load_ahead(ahead)
+            self._load(ahead, "next_")
+            self._load(self.index, "", now=True)
             self._work(turn)
+            if self.ring is not None:
+                slot = self._slot
+                lines.add(f"{slot} = {slot} + 1 if {slot} < {self.ring.slots - 1} else 0")
             lines.add(f"{turn} += 1") if turn else None
-        self._finish(group)
+        self.totals.finish_rows(group)
 
     def _work(self, turn: str) -> None:
         self._unpacked.clear()
@@ -141,7 +172,7 @@ class TileSumKernel(TileKernel):
 
     def forget_row(self) -> None:
         super().forget_row()
-        self._loaded |= {value for value in self._next if self.is_at(value, Place.ROW)}
+        self._loaded |= {value for value in self._held if self.is_at(value, Place.ROW)}
 
     # -- loads ahead
 
@@ -153,45 +184,75 @@ class TileSumKernel(TileKernel):
             if is_element and not any(self.nest.outer_strides(value.name)):
                 self.hold(value)
 
-    def _ahead(self, following: str) -> Indexing:
-        """Names for what the next row brings; the index of that row."""
-        self._next: dict[Value, tuple[str, str]] = {}
+    def _name_loads(self, following: str) -> Indexing:
+        """Names for what each row brings; the index of the row that is loaded ahead."""
+        self._held: dict[Value, str] = {}  # loaded one row ahead, into registers
+        self._now: dict[Value, str] = {}  # loaded when its row comes
+        self._in_ring: list[Value] = []
         for port in self.stages.body.inputs:
             value = port.value
             if value.name not in self.pointer or value in self.words:
                 continue
             if self.is_at(value, Place.ROW):
-                held = self.register[value] = self.names.fresh(value.name)
+                self._held[value] = self.register[value] = self.names.fresh(value.name)
             elif self.is_at(value, Place.ELEMENT) and self.holds_words(value):
-                held = self.words[value] = self.names.fresh(f"{value.name}_words")
-            else:
-                continue
-            self._next[value] = (held, self.names.fresh(f"next_{held}"))
+                name = self.words[value] = self.names.fresh(f"{value.name}_words")
+                if self.ring is not None:
+                    self._in_ring.append(value)
+                else:
+                    (self._held if self.is_ahead else self._now)[value] = name
         return Indexing(self.nest, following, "")
 
-    def _load_ahead(self, ahead: Indexing) -> None:
-        ahead.indices.clear()
-        ahead.declare(self.lines, self.names, [value.name for value in self._next])
-        for value, (_, name) in self._next.items():
+    def _load(self, index: Indexing, prefix: str, *, now: bool = False) -> None:
+        if index is not self.index:
+            index.indices.clear()
+            index.declare(self.lines, self.names, [value.name for value in self._held])
+        for value, held in (self._now if now else self._held).items():
             dtype, pointer = value.type.dtype, self.pointer[value.name]
             if self.is_at(value, Place.ROW):
-                text = f"load_{dtype}({pointer}, {ahead.at(value.name)})"
+                text = f"load_{dtype}({pointer}, {index.at(value.name)})"
             else:
-                text = f"tile.load_words_{dtype}({pointer}, {ahead.base(value.name)})"
-            self.lines.add(f"{name} = {text}")
+                text = f"tile.load_words_{dtype}({pointer}, {index.base(value.name)})"
+            self.lines.add(f"{prefix}{held} = {text}")
 
-    # -- after the rows
+    # -- the ring
 
-    def _finish(self, group: str) -> None:
-        for index, partial in self.totals.partials.items():
-            place, total = self.totals.place(index, group), self.totals.register[index]
-            if partial.is_column:
-                self.lines.add(f"tile.store_{partial.dtype}({place}, 0, {total})")
-                continue
-            if any(index in current.sums for current in self.stages.passes):
-                name = self.totals._name(index)
-                self.lines.add(f"{total} = tile.across_{name}({total})")
-            self.lines.add(f"tile.store_row_{partial.dtype}({place}, 0, {total})")
+    def _fill_ring(self, group: str) -> None:
+        """The first rows, one slot less than there are."""
+        assert self.ring is not None
+        self._slot = self.names.fresh("slot")
+        for slot in range(self.ring.slots - 1):
+            self._fetch(str(slot), f"{group} + {slot * self.groups}" if slot else group)
+        self.lines.add(f"{self._slot} = 0")
+
+    def _turn_ring(self, row: str) -> None:
+        """Fetch into the slot that the last row has left, and wait for this row's."""
+        assert self.ring is not None
+        last = self.ring.slots - 1
+        free = self.names.fresh("free")
+        self.lines.add(f"{free} = {self._slot} - 1 if {self._slot} > 0 else {last}")
+        self._fetch(free, f"{row} + {last * self.groups}")
+        self.lines.add(f"ring.wait_{last}()")
+
+    def _fetch(self, slot: str, row: str) -> None:
+        fetched = self.names.fresh("fetched")
+        self.lines.add(f"{fetched} = {row}")
+        with self.lines.block(f"if {fetched} < {self.nest.rows}:"):
+            index = Indexing(self.nest, fetched, "")
+            index.declare(self.lines, self.names, [value.name for value in self._in_ring])
+            for number, value in enumerate(self._in_ring):
+                place = f"{self.pointer[value.name]}, {index.base(value.name)}"
+                self.lines.add(f"ring.fetch_{value.type.dtype}({slot}, {number}, {place})")
+        self.lines.add("ring.commit()")
+
+    def take_operand(self, value: Value) -> None:
+        if self.ring is None or value not in self._in_ring:
+            super().take_operand(value)
+            return
+        number, dtype = self._in_ring.index(value), value.type.dtype
+        words = self.words[value]
+        self.lines.add(f"{words} = ring.load_words_{dtype}({self._slot}, {number})")
+        self.assign(value, f"tile.unpack_{dtype}({words})")
 
 
 class FlatSumKernel(FlatKernel):
@@ -255,7 +316,9 @@ class FlatSumKernel(FlatKernel):
                 with self.lines.block(f"if {thread} < {self.active}:"):
                     self.lines.add(store)
                 continue
-            self.lines.add(f"{total} = block.across_{self.totals._name(index)}({total})")
+            self.lines.add(
+                f"{total} = block.across_{FOLD_NAMES[self.sum_op(index).opcode]}({total})"
+            )
             place = self.totals.place(index, "block_index()")
             with self.lines.block("if thread_index() == 0:"):
                 self.lines.add(f"store_{dtype}({place}, 0, {total})")

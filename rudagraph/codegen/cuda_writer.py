@@ -17,19 +17,46 @@ from rudagraph.codegen.indexing import Indexing
 from rudagraph.codegen.scalars import finished, folds_exactly, int_of, needs_rounding, register_text
 from rudagraph.codegen.source import Lines, Names, Parameters
 from rudagraph.codegen.stages import Pass, Place, Source, Stages
-from rudagraph.ir.graph import Op, Value
+from rudagraph.ir.graph import Graph, Op, Value
 from rudagraph.ir.ops import Tag, has
 from rudagraph.ir.types import DType
 from rudagraph.schedule.lowered import KernelArgument
 
 CUDA_PREAMBLE = "from rudagraph.build.cuda_language import *"
 CUDA_RESERVED = RESERVED | frozenset(
-    "tile vector Tile Vector Columns columns thread_index block_index block_count synchronise"
-    " random_u16 random_u32 kernel".split()
+    "tile vector ring block Tile Vector Ring Block thread_index block_index block_count synchronise"
+    " random_u16 random_u32 kernel exp_coarse reciprocal_coarse report_index".split()
 )
 # Types of which LLVM would keep the wide form alive between passes: see cuda_memory.unpack_words.
 _PACKED = (*ROUNDED, DType.I8, DType.U8, DType.B8, DType.I16)
 FOLD_NAMES = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min"}
+
+
+class Coarse:
+    """Which f32 values only ever reach 16-bit memory, or a sum: they need not be good to an ulp."""
+
+    def __init__(self, body: Graph) -> None:
+        self._users = body.users()
+        self._outputs = body.output_values()
+        self._known: dict[Value, bool] = {}
+
+    def is_coarse(self, value: Value) -> bool:
+        if value not in self._known:
+            self._known[value] = self._find(value)
+        return self._known[value]
+
+    def _find(self, value: Value) -> bool:
+        if value.type.dtype in ROUNDED:
+            return True
+        if value.type.dtype is not DType.F32 or value in self._outputs:
+            return False
+        return all(self._is_coarse_use(user) for user in self._users[value])
+
+    def _is_coarse_use(self, user: Op) -> bool:
+        if user.opcode == "sum":
+            return True
+        passes_on = user.opcode in ("cast", "mul", "div", "sub", "add", "where", "neg")
+        return passes_on and self.is_coarse(user.result)
 
 
 @dataclass
@@ -48,8 +75,9 @@ class Writer:
         self.words: dict[Value, str] = {}  # packed elements held for later passes
         self.pointer: dict[str, str] = {}  # by access
         self.index: Indexing
+        self.checks: list[Op] = []  # one error flag each
+        self.coarse = Coarse(self.stages.body)
         self._loaded: set[Value] = set()  # operands once and per row
-        self._unrounded: set[Value] = set()
 
     # -- pointers
 
@@ -212,6 +240,10 @@ class Writer:
         operand = op.inputs[0]
         return convert(self.register[operand], operand.type.dtype, accumulator_dtype(op))
 
+    def within_text(self, op: Op) -> str:
+        """The fold of this thread's elements."""
+        return f"{self.lanes}.within_{FOLD_NAMES[op.opcode]}({self.folded_tile(op)})"
+
     def sum_op(self, index: int) -> Op:
         op = self.stages.sum_op(index)
         assert op is not None, f"result {index} is no sum"
@@ -235,10 +267,52 @@ class Writer:
             place = self.positions(op.result)
         elif has(op, Tag.RANDOM):
             place = self.random_words(op)
-        text = register_text(op, [self.register[value] for value in op.inputs], place)
+        names = [self.register[value] for value in op.inputs]
+        text = self._special(op) or register_text(op, names, place)
+        if op.opcode == "check_index":
+            self._check(op, text)
         if needs_rounding(op) and not only_stored:
             text = rounded(text, op.result.type.dtype)
         self.assign(op.result, text)
+
+    def _special(self, op: Op) -> str:
+        """Forms that cost less where the result allows it; empty where there is none."""
+        if op.opcode == "exp" and self.coarse.is_coarse(op.result):
+            return f"exp_coarse({self.register[op.inputs[0]]})"
+        if op.opcode == "div" and self.coarse.is_coarse(op.result) and len(op.inputs) == 2:
+            divisor = op.inputs[1]
+            if not self.is_at(divisor, Place.ELEMENT) and self.is_at(op.result, Place.ELEMENT):
+                top, bottom = (self.register[value] for value in op.inputs)
+                return f"mul({top}, reciprocal_coarse({bottom}))"
+        if op.opcode == "eq" and len(op.inputs) == 2 and self.is_at(op.result, Place.ELEMENT):
+            return self._position_test(*op.inputs)
+        return ""
+
+    def _position_test(self, first: Value, second: Value) -> str:
+        """A comparison of each element's index with one number a row."""
+        for counted, wanted in ((first, second), (second, first)):
+            op = self.stages.producer.get(counted)
+            is_index = (
+                op is not None and op.opcode == "iota" and (op["start"], op["step"]) == (0, 1)
+            )
+            if not is_index or self.is_at(wanted, Place.ELEMENT):
+                continue
+            if wanted.type.dtype is not DType.I64 or self.nest.inner_stride(counted.name) != 1:
+                continue
+            at = self.offset(counted.name)
+            number = self.register[wanted] + ("" if at == "0" else f" - ({at})")
+            return f"{self.lanes}.at_position({number})"
+        return ""
+
+    def _check(self, op: Op, index: str) -> None:
+        """Report an index outside its table."""
+        error = KernelArgument("error", len(self.checks))
+        self.checks.append(op)
+        name = self.parameters.add(self.names.fresh("error"), error, written=True)
+        ignored = op.get("ignore")
+        valid = 0 if ignored is None else ignored
+        extent = int_of(op, "extent")
+        self.lines.add(f"report_index({name}, int64({index}), {extent}, {valid})")
 
     def positions(self, value: Value) -> str:
         """The index of each element of a counted value."""

@@ -1,0 +1,86 @@
+"""What a body's elements need on a GPU: the width of accesses, and registers while a row is held.
+
+Input: the stages of a body. Output: numbers for cuda_launch. Invariant: they follow from types,
+shapes and strides alone.
+"""
+
+from __future__ import annotations
+
+from rudagraph.codegen.cuda_launch import vector_length
+from rudagraph.codegen.domain import result_access, sum_access
+from rudagraph.codegen.expressions import accumulator_dtype
+from rudagraph.codegen.stages import Place, Source, Stages
+from rudagraph.ir.graph import Value
+from rudagraph.ir.ops import Tag, has
+
+
+def vector_of(stages: Stages) -> int:
+    """Elements of one access: what row length and all steps allow."""
+    sizes = [value.type.dtype.size for _, value in _stepping(stages)]
+    return vector_length(sizes, *_multiples(stages))
+
+
+def held_words(stages: Stages) -> float:
+    """32-bit words an element takes while its row is held: operands, and what later passes want."""
+    words = 0.0
+    seen: set[Value] = set()
+    for current in stages.passes:
+        for value, source in current.sources.items():
+            if value in seen or stages.place[value] is not Place.ELEMENT:
+                continue
+            if source in (Source.OPERAND, Source.STORED, Source.KEPT):
+                seen.add(value)
+                is_kept = source is Source.KEPT
+                words += (value.type.dtype.compute if is_kept else value.type.dtype).size / 4
+    return words
+
+
+def stepping_operands(stages: Stages) -> list[Value]:
+    """Element operands that each row brings anew, as far as vectors load them."""
+    nest = stages.nest
+    used = {value for current in stages.passes for value in current.sources}
+    return [
+        port.value
+        for port in stages.body.inputs
+        if port.value in used
+        and nest.inner_stride(port.value.name) == 1
+        and any(nest.outer_strides(port.value.name))
+    ]
+
+
+def accumulated_words(stages: Stages) -> float:
+    """Words an element takes for the column sums."""
+    words = 0.0
+    for index in range(len(stages.results)):
+        op = stages.sum_op(index)
+        if op is not None and stages.is_column(index):
+            words += accumulator_dtype(op).size / 4
+    return words
+
+
+def _stepping(stages: Stages) -> list[tuple[str, Value]]:
+    """Accesses to memory that step along the row, with what lies there."""
+    nest = stages.nest
+    accesses = [(port.value.name, port.value) for port in stages.body.inputs]
+    accesses += [
+        (result_access(index), value)
+        for index, value in enumerate(stages.results)
+        if stages.sum_op(index) is None
+    ]
+    return [(access, value) for access, value in accesses if nest.inner_stride(access) == 1]
+
+
+def _multiples(stages: Stages) -> list[int]:
+    """Row length, and the steps of everything that is accessed by vectors or counted."""
+    nest = stages.nest
+    steps = [nest.inner]
+    accesses = [access for access, _ in _stepping(stages)]
+    accesses += [op.result.name for op in stages.body.ops if has(op, Tag.RANDOM)]
+    accesses += [
+        sum_access(index)
+        for index in range(len(stages.results))
+        if stages.sum_op(index) is not None and nest.inner_stride(sum_access(index)) != 0
+    ]
+    for access in accesses:
+        steps += nest.outer_strides(access)
+    return steps

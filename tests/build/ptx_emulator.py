@@ -1,0 +1,560 @@
+"""Runs PTX on NumPy: all threads of many blocks at once, one basic block of instructions at a time.
+
+It knows the instructions that our kernels compile to, checks alignment and bounds of every access,
+and that shuffles and barriers are met by all threads; so kernels are tested where there is no GPU.
+Approximate instructions give correctly rounded results here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_TYPES = {
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+    **{
+        f"{kind}{bits}": f"{kind.replace('b', 'u').replace('s', 'i')}{bits // 8}"
+        for kind in "sub"
+        for bits in (8, 16, 32, 64)
+    },
+}
+_TYPES = {name: np.dtype(kind) for name, kind in _TYPES.items()}
+_WARP = 32
+_LANES = 1 << 16
+
+
+class EmulationError(Exception):
+    """The kernel did what a GPU would punish."""
+
+
+@dataclass
+class _Instruction:
+    opcode: str
+    operands: list[str]
+    guard: str
+    text: str
+
+    @property
+    def parts(self) -> list[str]:
+        return self.opcode.split(".")
+
+
+class Memory:
+    """One address space of the arrays given to a kernel; a guard zone lies around each."""
+
+    def __init__(self) -> None:
+        self.bytes = np.zeros(4096, np.uint8)
+        self.valid = np.zeros(4096, bool)
+        self._arrays: list[tuple[np.ndarray, int]] = []
+
+    def add(self, array: np.ndarray, offset: int = 0) -> int:
+        """The address of a copy of the array; `offset` bytes behind an alignment of 256."""
+        for known, address in self._arrays:
+            if known is array:
+                return address
+        raw = array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
+        start = -(-self.bytes.size // 256) * 256 + offset
+        pad = np.zeros(start - self.bytes.size, np.uint8)
+        self.bytes = np.concatenate([self.bytes, pad, raw, np.zeros(4096, np.uint8)])
+        inside = np.ones(raw.size, bool)
+        self.valid = np.concatenate([self.valid, pad.astype(bool), inside, np.zeros(4096, bool)])
+        self._arrays.append((array, start))
+        return start
+
+    def copy_back(self) -> None:
+        for array, start in self._arrays:
+            if array.size:
+                raw = array.reshape(-1).view(np.uint8)
+                raw[:] = self.bytes[start : start + raw.size]
+
+
+class Program:
+    """One kernel of a PTX text."""
+
+    def __init__(self, text: str) -> None:
+        self.blocks: list[list[_Instruction]] = [[]]
+        self.labels: dict[str, int] = {}
+        self.shared: dict[str, int] = {}
+        self.shared_bytes = 0
+        for bits, name, count in re.findall(r"\.shared[^;]*?\.[bsuf](\d+) (\w+)\[?(\d*)\]?", text):
+            self.shared[name] = self.shared_bytes
+            size = int(bits) // 8 * int(count or 1)
+            self.shared_bytes += -(-size // 16) * 16
+        for name in re.findall(r"\.extern \.shared [^;]*? (\w+)\[\]", text):
+            self.shared[name] = self.shared_bytes
+        self.constants = _constants(text)
+        header = text.index(".entry")
+        body = text[text.index("{", header) + 1 : text.rindex("}")]
+        self.parameters = re.findall(r"\.param \.u64 (\w+)", text[header:])
+        for line in body.split("\n"):
+            self._add(re.sub(r"//.*", "", line).strip())
+
+    def _add(self, line: str) -> None:
+        if not line or line in "{}" or line.startswith((".reg", ".param", ".shared", ".pragma")):
+            return
+        if line.startswith("$") and line.endswith(":"):
+            self.blocks.append([])
+            self.labels[line[:-1]] = len(self.blocks) - 1
+            return
+        for part in line.split(";"):
+            part = part.strip()
+            if not part:
+                continue
+            match = re.match(r"(?:@(!?%p\d+)\s+)?(\S+)\s*(.*)", part, re.DOTALL)
+            assert match, part
+            operands = [
+                each.strip() for each in re.split(r",(?![^{]*\})", match[3]) if each.strip()
+            ]
+            self.blocks[-1].append(_Instruction(match[2], operands, match[1] or "", part))
+            if match[2].startswith(("bra", "bar", "ret")):
+                self.blocks.append([])
+
+
+def _constants(text: str) -> dict[str, np.ndarray]:
+    """Initialised arrays outside the kernel."""
+    found = {}
+    for size, name, values in re.findall(
+        r"\.(?:global|const)[^;]*?\.b(\d+) (\w+)\[\d*\] = \{([^}]*)\}", text
+    ):
+        numbers = [int(value) for value in values.split(",")]
+        found[name] = np.array(numbers, f"u{int(size) // 8}").view(np.uint8)
+    return found
+
+
+def run(
+    text: str,
+    blocks: int,
+    threads: int,
+    addresses: Sequence[int],
+    memory: Memory,
+    shared_bytes: int = 0,
+) -> None:
+    """Runs all blocks of a kernel over the memory."""
+    program = Program(text)
+    program.shared_bytes += shared_bytes
+    constants = {name: memory.add(array) for name, array in program.constants.items()}
+    per_batch = max(1, _LANES // threads)
+    for first in range(0, blocks, per_batch):
+        count = min(per_batch, blocks - first)
+        _Batch(program, first, count, blocks, threads, addresses, memory, constants).run()
+
+
+class _Batch:
+    """The registers of the threads of some blocks."""
+
+    def __init__(
+        self,
+        program: Program,
+        first: int,
+        count: int,
+        blocks: int,
+        threads: int,
+        addresses: Sequence[int],
+        memory: Memory,
+        constants: dict[str, int],
+    ) -> None:
+        self.program, self.memory, self.threads = program, memory, threads
+        self.size = count * threads
+        lane = np.arange(self.size)
+        self.local_block = lane // threads
+        self.special = {
+            "%tid.x": (lane % threads).astype(np.uint32),
+            "%ctaid.x": (lane // threads + first).astype(np.uint32),
+            "%ntid.x": np.full(self.size, threads, np.uint32),
+            "%nctaid.x": np.full(self.size, blocks, np.uint32),
+        }
+        self.registers: dict[str, np.ndarray] = {}
+        self.parameters = dict(zip(program.parameters, addresses, strict=True))
+        self.constants = constants
+        self.shared = np.zeros(count * max(program.shared_bytes, 1), np.uint8)
+
+    def run(self) -> None:
+        size = self.size
+        place = np.zeros(size, np.int64)
+        waiting, gone = np.zeros(size, bool), np.zeros(size, bool)
+        while not gone.all():
+            free = ~gone & ~waiting
+            if not free.any():
+                raise EmulationError("threads wait at a barrier that others never meet")
+            current = int(place[free].min())
+            mask = free & (place == current)
+            place[mask] = current + 1
+            for instruction in self.program.blocks[current]:
+                kind = instruction.parts[0]
+                if kind == "bra":
+                    taken = self._guarded(instruction, mask)
+                    place[taken] = self.program.labels[instruction.operands[0]]
+                elif kind == "ret":
+                    gone |= self._guarded(instruction, mask)
+                elif kind == "bar":
+                    waiting |= mask
+                else:
+                    self._execute(instruction, self._guarded(instruction, mask))
+            if current + 1 >= len(self.program.blocks):
+                gone |= mask
+            self._release(waiting, gone)
+
+    def _release(self, waiting: np.ndarray, gone: np.ndarray) -> None:
+        if not waiting.any():
+            return
+        met = (waiting | gone).reshape(-1, self.threads).all(axis=1)
+        waiting[np.repeat(met, self.threads)] = False
+
+    def _guarded(self, instruction: _Instruction, mask: np.ndarray) -> np.ndarray:
+        if not instruction.guard:
+            return mask
+        predicate = self.registers[instruction.guard.lstrip("!")]
+        return mask & (~predicate if instruction.guard.startswith("!") else predicate)
+
+    # -- operands
+
+    def _value(self, operand: str, kind: np.dtype) -> np.ndarray:
+        negated = operand.startswith("-%")
+        operand = operand.lstrip("-") if negated else operand
+        if operand in self.special:
+            return self.special[operand].astype(kind)
+        if operand.startswith("%"):
+            held = self.registers.get(operand)
+            if held is None:
+                held = np.zeros(self.size, kind)
+            if held.dtype == bool or kind == bool:
+                return held
+            if held.itemsize == kind.itemsize:
+                return held.view(kind)
+            unsigned = held.view(f"u{held.itemsize}")
+            return unsigned.astype(f"u{kind.itemsize}").view(kind)
+        return np.full(self.size, _literal(operand, kind, self), kind)
+
+    def _set(self, name: str, value: np.ndarray, mask: np.ndarray) -> None:
+        if name in ("_", "%temp"):
+            return
+        value = np.asarray(value)
+        old = self.registers.get(name)
+        if mask.all() or old is None:
+            self.registers[name] = np.array(np.broadcast_to(value, (self.size,)))
+            return
+        if old.dtype != value.dtype:
+            value = (
+                value.view(old.dtype) if value.itemsize == old.itemsize else value.astype(old.dtype)
+            )
+        self.registers[name] = np.where(mask, value, old)
+
+    # -- instructions
+
+    def _execute(self, instruction: _Instruction, mask: np.ndarray) -> None:
+        parts, operands = instruction.parts, instruction.operands
+        kind = parts[0]
+        if not mask.any():
+            return
+        with np.errstate(all="ignore"):
+            if kind == "cp":
+                self._copy(parts, operands, mask)
+            elif kind in ("ld", "st"):
+                self._access(parts, operands, mask)
+            elif kind == "mov":
+                self._move(parts[-1], operands, mask)
+            elif kind == "cvta":
+                self._set(operands[0], self._value(operands[1], np.dtype("u8")), mask)
+            elif kind == "cvt":
+                self._convert(parts, operands, mask)
+            elif kind == "setp":
+                self._compare(parts, operands, mask)
+            elif kind == "selp":
+                dtype = _TYPES[parts[-1]]
+                first, second = (self._value(operand, dtype) for operand in operands[1:3])
+                chosen = self.registers[operands[3]]
+                self._set(operands[0], np.where(chosen, first, second), mask)
+            elif kind == "shfl":
+                self._shuffle(operands, mask)
+            elif kind == "mul" and parts[1] in ("wide", "hi"):
+                self._wide(parts, operands, mask)
+            elif kind == "mad" and parts[1] in ("wide", "lo"):
+                self._multiply_add(parts, operands, mask)
+            elif parts[-1] == "pred":
+                values = [self._value(operand, np.dtype(bool)) for operand in operands[1:]]
+                self._set(operands[0], _LOGIC[kind](*values), mask)
+            else:
+                dtype = _TYPES[parts[-1]]
+                values = [self._value(operand, dtype) for operand in operands[1:]]
+                function = _ARITHMETIC.get(kind)
+                if function is None:
+                    raise EmulationError(f"unknown instruction: {instruction.text}")
+                result = function(parts, dtype, *values)
+                self._set(operands[0], result.astype(dtype, copy=False), mask)
+
+    def _access(self, parts: list[str], operands: list[str], mask: np.ndarray) -> None:
+        dtype = _TYPES[parts[-1]]
+        lanes = int(parts[-2][1:]) if re.fullmatch(r"v\d", parts[-2]) else 1
+        is_load = parts[0] == "ld"
+        place = operands[1] if is_load else operands[0]
+        data = operands[0] if is_load else operands[1]
+        names = [name.strip() for name in data.strip("{}").split(",")]
+        if parts[1] == "param":
+            value = np.uint64(self.parameters[place.strip("[]")])
+            self._set(names[0], np.full(self.size, value, np.uint64), mask)
+            return
+        base, _, offset = place.strip("[]").partition("+")
+        address = self._value(base, np.dtype("i8")) + int(offset or 0)
+        address = address[mask]
+        width = dtype.itemsize * lanes
+        if (address % width).any():
+            raise EmulationError(f"misaligned access of {width} bytes: {' '.join(operands)}")
+        if parts[1] == "shared":
+            store = self.shared
+            if (address < 0).any() or (address + width > self.program.shared_bytes).any():
+                raise EmulationError("access outside shared memory")
+            address = address + (self.local_block[mask] * self.program.shared_bytes)
+        else:
+            store = self.memory.bytes
+            inside = (address >= 0) & (address + width <= store.size)
+            if (
+                not inside.all()
+                or not (self.memory.valid[address] & self.memory.valid[address + width - 1]).all()
+            ):
+                raise EmulationError(f"access outside the arrays: {' '.join(operands)}")
+        index = address[:, None] + np.arange(width)
+        if is_load:
+            values = np.ascontiguousarray(store[index]).view(dtype)
+            for lane, name in enumerate(names):
+                register = np.zeros(self.size, dtype)
+                register[mask] = values[:, lane]
+                self._set(name, register, mask)
+            return
+        columns = [_narrow(self._value(name, dtype), dtype)[mask] for name in names]
+        store[index] = np.ascontiguousarray(np.stack(columns, axis=1)).view(np.uint8)
+
+    def _copy(self, parts: list[str], operands: list[str], mask: np.ndarray) -> None:
+        """cp.async; what it copies is there at once."""
+        if parts[2] in ("commit_group", "wait_group"):
+            return
+        names = "{%copied.0, %copied.1, %copied.2, %copied.3}"
+        self._access(["ld", "global", "v4", "u32"], [names, operands[1]], mask)
+        self._access(["st", "shared", "v4", "u32"], [operands[0], names], mask)
+
+    def _move(self, kind: str, operands: list[str], mask: np.ndarray) -> None:
+        target, source = operands
+        if target.startswith("{"):
+            names = [name.strip() for name in target.strip("{}").split(",")]
+            bits = int(kind[1:]) // len(names)
+            value = self._value(source, np.dtype(f"u{int(kind[1:]) // 8}"))
+            for index, name in enumerate(names):
+                part = (value >> np.uint64(bits * index)).astype(f"u{bits // 8}")
+                self._set(name, part, mask)
+            return
+        if source.startswith("{"):
+            names = [name.strip() for name in source.strip("{}").split(",")]
+            bits = int(kind[1:]) // len(names)
+            total = np.zeros(self.size, np.uint64)
+            for index, name in enumerate(names):
+                part = self._value(name, np.dtype(f"u{bits // 8}")).astype(np.uint64)
+                total |= part << np.uint64(bits * index)
+            self._set(target, total.astype(f"u{int(kind[1:]) // 8}"), mask)
+            return
+        dtype = np.dtype(bool) if kind == "pred" else _TYPES[kind]
+        self._set(target, self._value(source, dtype), mask)
+
+    def _convert(self, parts: list[str], operands: list[str], mask: np.ndarray) -> None:
+        target, source = parts[-2], parts[-1]
+        if target.startswith("bf16"):
+            words = [_bf16(self._value(operand, _TYPES["f32"])) for operand in operands[1:]]
+            value = (
+                words[0]
+                if len(words) == 1
+                else (words[0].astype(np.uint32) << 16 | words[1].astype(np.uint32))
+            )
+            self._set(operands[0], value, mask)
+            return
+        value = self._value(operands[1], _TYPES[source])
+        dtype = _TYPES[target]
+        rounding = next((p for p in parts[1:-2] if p in _ROUNDINGS), "")
+        if rounding:
+            value = _ROUNDINGS[rounding](value)
+        if "sat" in parts:
+            value = np.where(np.isnan(value), 0, np.clip(value, 0, 1))
+        if value.dtype.kind == "f" and dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            wide = np.trunc(value.astype(np.longdouble))
+            wide = np.where(np.isnan(wide), 0, wide)
+            value = np.clip(wide, limits.min, limits.max).astype(dtype)
+        self._set(operands[0], value.astype(dtype), mask)
+
+    def _compare(self, parts: list[str], operands: list[str], mask: np.ndarray) -> None:
+        name, dtype = parts[1], _TYPES[parts[-1]]
+        first, second = (self._value(operand, dtype) for operand in operands[1:3])
+        is_float = dtype.kind == "f"
+        unordered = (np.isnan(first) | np.isnan(second)) if is_float else False
+        if name == "nan":
+            result = unordered
+        elif name == "num":
+            result = ~unordered
+        else:
+            base = name if name in _COMPARISONS else name.removesuffix("u")
+            result = _COMPARISONS[base](first, second)
+            if is_float:
+                result = result | unordered if name.endswith("u") else result & ~unordered
+        self._set(operands[0], np.asarray(result), mask)
+
+    def _shuffle(self, operands: list[str], mask: np.ndarray) -> None:
+        if not (mask.reshape(-1, _WARP).all(axis=1) | ~mask.reshape(-1, _WARP).any(axis=1)).all():
+            raise EmulationError("a shuffle that part of a warp does not meet")
+        value = self._value(operands[1], np.dtype("u4")).reshape(-1, _WARP)
+        partner = np.arange(_WARP) ^ int(operands[2])
+        self._set(operands[0], value[:, partner].reshape(-1), mask)
+
+    def _wide(self, parts: list[str], operands: list[str], mask: np.ndarray) -> None:
+        dtype = _TYPES[parts[-1]]
+        bits = dtype.itemsize * 8
+        first, second = (self._value(operand, dtype) for operand in operands[1:3])
+        if parts[1] == "wide":
+            double = np.dtype(f"{dtype.kind}{dtype.itemsize * 2}")
+            self._set(operands[0], first.astype(double) * second.astype(double), mask)
+            return
+        if bits <= 32:
+            double = np.dtype(f"{dtype.kind}8")
+            high = (first.astype(double) * second.astype(double)) >> np.array(bits, double)
+            self._set(operands[0], high.astype(dtype), mask)
+            return
+        product = [(int(a) * int(b)) >> 64 for a, b in zip(first, second, strict=True)]
+        self._set(
+            operands[0], np.array([p & (1 << 64) - 1 for p in product], "u8").view(dtype), mask
+        )
+
+    def _multiply_add(self, parts: list[str], operands: list[str], mask: np.ndarray) -> None:
+        dtype = _TYPES[parts[-1]]
+        wide = np.dtype(f"{dtype.kind}{dtype.itemsize * 2}") if parts[1] == "wide" else dtype
+        first, second = (self._value(operand, dtype).astype(wide) for operand in operands[1:3])
+        self._set(operands[0], first * second + self._value(operands[3], wide), mask)
+
+
+def _literal(text: str, kind: np.dtype, batch: _Batch) -> object:
+    if text.startswith(("0f", "0F")):
+        return np.array(int(text[2:], 16), np.uint32).view(np.float32).astype(kind)
+    if text.startswith(("0d", "0D")):
+        return np.array(int(text[2:], 16), np.uint64).view(np.float64)
+    if text in batch.program.shared:
+        return batch.program.shared[text]
+    if text in batch.constants:
+        return batch.constants[text]
+    number = int(text, 0)
+    bits = kind.itemsize * 8
+    number &= (1 << bits) - 1
+    return np.array(number, f"u{kind.itemsize}").view(kind)
+
+
+def _narrow(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return value if value.dtype == dtype else value.astype(dtype)
+
+
+def _bf16(value: np.ndarray) -> np.ndarray:
+    bits = value.view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
+    return np.where(np.isnan(value), 0x7FFF, rounded).astype(np.uint16)
+
+
+def _fma(parts: list[str], dtype: np.dtype, a: np.ndarray, b: np.ndarray, c: np.ndarray):
+    wide = np.float64 if dtype == np.float32 else np.longdouble
+    exact = a.astype(wide) * b.astype(wide) + c.astype(wide)
+    if "rm" in parts:
+        result = exact.astype(dtype)
+        return np.where(result > exact, np.nextafter(result, dtype.type(-np.inf)), result)
+    return exact.astype(dtype)
+
+
+def _shift(parts: list[str], dtype: np.dtype, value: np.ndarray, count: np.ndarray):
+    amount = count.view(f"u{count.itemsize}")
+    bits = dtype.itemsize * 8
+    inside = np.minimum(amount, bits - 1).astype(dtype)
+    if parts[0] == "shl":
+        return np.where(amount < bits, value << inside, 0)
+    shifted = value >> inside
+    return np.where((amount < bits) | (dtype.kind == "i"), shifted, 0)
+
+
+def _permute(parts: list[str], dtype: np.dtype, a: np.ndarray, b: np.ndarray, c: np.ndarray):
+    both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
+    result = np.zeros_like(both)
+    for position in range(4):
+        selector = (c.astype(np.uint64) >> np.uint64(4 * position)) & np.uint64(7)
+        byte = (both >> (selector * np.uint64(8))) & np.uint64(0xFF)
+        result |= byte << np.uint64(8 * position)
+    return result.astype(np.uint32)
+
+
+def _insert(parts, dtype, source, target, start, length):
+    start, length = start.astype(np.uint64), length.astype(np.uint64)
+    field = ((np.uint64(1) << length) - np.uint64(1)) << start
+    wide = (target.astype(np.uint64) & ~field) | (source.astype(np.uint64) << start & field)
+    return wide.astype(dtype)
+
+
+def _extreme(parts: list[str], dtype: np.dtype, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if dtype.kind != "f":
+        return np.maximum(a, b) if parts[0] == "max" else np.minimum(a, b)
+    if "NaN" in parts:
+        return np.maximum(a, b) if parts[0] == "max" else np.minimum(a, b)
+    return np.fmax(a, b) if parts[0] == "max" else np.fmin(a, b)
+
+
+def _whole(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda parts, dtype, *values: function(*values)
+
+
+def _in_double(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    def apply(parts: list[str], dtype: np.dtype, *values: np.ndarray) -> np.ndarray:
+        result = function(*(value.astype(np.float64) for value in values)).astype(dtype)
+        if "ftz" in parts:
+            return np.where(np.abs(result) < 2.0**-126, np.copysign(dtype.type(0), result), result)
+        return result
+
+    return apply
+
+
+_LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+_LOGIC["not"] = np.logical_not
+_COMPARISONS = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
+}
+_ROUNDINGS = {"rni": np.rint, "rmi": np.floor, "rpi": np.ceil, "rzi": np.trunc}
+_ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
+    "add": _whole(np.add),
+    "sub": _whole(np.subtract),
+    "mul": _whole(np.multiply),
+    "div": lambda parts, dtype, a, b: (
+        a / b if dtype.kind == "f" else np.trunc(a / np.where(b == 0, 1, b)).astype(dtype)
+    ),
+    "rem": lambda parts, dtype, a, b: np.fmod(a, np.where(b == 0, 1, b)),
+    "neg": _whole(np.negative),
+    "abs": _whole(np.abs),
+    "and": _whole(np.bitwise_and),
+    "or": _whole(np.bitwise_or),
+    "xor": _whole(np.bitwise_xor),
+    "not": _whole(np.invert),
+    "max": _extreme,
+    "min": _extreme,
+    "fma": _fma,
+    "shl": _shift,
+    "shr": _shift,
+    "prmt": _permute,
+    "bfi": _insert,
+    "ex2": _in_double(np.exp2),
+    "lg2": _in_double(np.log2),
+    "rcp": _in_double(lambda x: 1 / x),
+    "sqrt": _in_double(np.sqrt),
+    "rsqrt": _in_double(lambda x: 1 / np.sqrt(x)),
+    "copysign": lambda parts, dtype, sign, size: np.copysign(size, sign),
+    "testp": _whole(np.isinf),
+}
