@@ -146,6 +146,11 @@ def _scale(value: Scalar, n_bits: Scalar) -> Scalar:
     return value * power_of_two(half) * power_of_two(n - half)
 
 
+def _single_scale(n_bits: Scalar) -> Scalar:
+    """2**n for n in -126…127 and 0 for -127: the low bits of n shifted into the exponent."""
+    return ((n_bits << 23) + 0x3F800000).bits(F32)
+
+
 @operation(same(*_FLOATS))
 def exp(x: Scalar) -> Scalar:
     """e**x: at most 1 ulp, subnormal results included."""
@@ -157,14 +162,12 @@ def exp(x: Scalar) -> Scalar:
 
 @operation(same(*_FLOATS))
 def exp_nonpositive(x: Scalar) -> Scalar:
-    """e**x for x <= 0 (softmax): at most 1 ulp, results below 2**-126 are 0, NaN passes."""
+    """e**x for x <= 0 (softmax): at most 1 ulp, results below 2**-126.5 are 0, NaN passes."""
     if x.kind is F64:
         return _libm("exp", x)
-    low = -87.3
-    r, n_bits = _reduce(select(x < low, x.constant(low), x))
-    # The low bits of n shifted into the exponent; 127 << 23 is the bias.
-    scale = ((n_bits << 23) + 0x3F800000).bits(F32)
-    return select(x < low, x.constant(0.0), _exp_reduced(r) * scale)
+    # At the limit n is -127, for which the scale is 0.
+    r, n_bits = _reduce(select(x < -88.0, x.constant(-88.0), x))
+    return _exp_reduced(r) * _single_scale(n_bits)
 
 
 @operation(same(*_FLOATS))
@@ -181,6 +184,10 @@ def expm1(x: Scalar) -> Scalar:
     return select(x.equals(0.0), x, result + result)
 
 
+# (2**f - 1) / f for |f| < 0.5005
+_EXP2 = (1.54674729e-4, 1.34005235e-3, 9.61803566e-3, 5.55032703e-2, 0.240226511, 0.693147207)
+
+
 @operation(same(*_FLOATS))
 def exp2(x: Scalar) -> Scalar:
     """2**x: at most 1 ulp, subnormal results included."""
@@ -188,8 +195,16 @@ def exp2(x: Scalar) -> Scalar:
         return _libm("exp2", x)
     y = clamp_keeping_nan(x, -151.0, 129.0)
     shifted = y + _MAGIC
-    r = (y - (shifted - _MAGIC)) * 0.693147181
-    return _scale(_exp_reduced(r), shifted.bits(I32))
+    power = polynomial(y - (shifted - _MAGIC), (*_EXP2, 1.0))
+    return _scale(power, shifted.bits(I32))
+
+
+def exp2_nonpositive(x: Scalar) -> Scalar:
+    """2**x of an f32 <= 0: at most 1 ulp, results below 2**-126.5 are 0, NaN passes."""
+    y = select(x < -127.0, x.constant(-127.0), x)
+    shifted = y + _MAGIC
+    power = polynomial(y - (shifted - _MAGIC), (*_EXP2, 1.0))
+    return power * _single_scale(shifted.bits(I32))
 
 
 # ---- logarithms

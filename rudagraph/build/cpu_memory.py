@@ -108,10 +108,8 @@ def load_bf16(pointer: Scalar, index: Scalar) -> Scalar:
 
 @operation(exactly(VOID, POINTER, _INDEX, F32), small=True)
 def store_bf16(pointer: Scalar, index: Scalar, value: Scalar) -> None:
-    """An f32 rounded to bf16; NaN becomes the quiet NaN 0x7fc0."""
-    # By shifts: LLVM does not vectorise AVX512-BF16's conversion, which also flushes subnormals.
-    rounded = _bf16_bits(value)
-    bits = select(_is_nan(value), rounded.constant(0x7FC0), rounded >> 16)
+    """An f32 rounded to bf16; NaN stays a NaN."""
+    bits = _bf16_bits(value) >> 16
     _store(pointer, index, bits.instruction("trunc", _U16))
 
 
@@ -123,9 +121,8 @@ def store_bf16_rounded(pointer: Scalar, index: Scalar, value: Scalar) -> None:
 
 @operation(exactly(F32, F32), small=True)
 def round_bf16(value: Scalar) -> Scalar:
-    """An f32 rounded to what bf16 can hold, nearest even; NaN becomes 0x7fc0."""
-    rounded = _bf16_bits(value) & 0xFFFF0000
-    return select(_is_nan(value), rounded.constant(0x7FC00000), rounded).bits(F32)
+    """An f32 rounded to what bf16 can hold, nearest even; NaN stays a NaN."""
+    return (_bf16_bits(value) & 0xFFFF0000).bits(F32)
 
 
 @operation(exactly(F32, POINTER, _INDEX), small=True)
@@ -159,9 +156,10 @@ def advance(pointer: Scalar, count: Scalar) -> Scalar:
 
 
 def _bf16_bits(value: Scalar) -> Scalar:
+    """Bits whose upper half is the value rounded to bf16; a NaN is made quiet.
+
+    By integers: LLVM does not vectorise AVX512-BF16's conversion, which also flushes subnormals.
+    """
     bits = value.bits(U32)
-    return bits + (((bits >> 16) & 1) + 0x7FFF)
-
-
-def _is_nan(value: Scalar) -> Scalar:
-    return value.differs(value)
+    rounded = bits + (((bits >> 16) & 1) + 0x7FFF)
+    return select(value.differs(value), bits | 0x400000, rounded)

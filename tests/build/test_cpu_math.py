@@ -35,7 +35,7 @@ def largest_error(result: np.ndarray, exact: np.ndarray) -> float:
 
 ACCURACY = [
     ("exp", -104, 88.7, 1.0),
-    ("exp_nonpositive", -87, 0, 1.0),
+    ("exp_nonpositive", -87.6, 0, 1.0),
     ("expm1", -20, 88.7, 1.5),
     ("expm1", -0.5, 0.5, 1.5),
     ("expm1", -1e-4, 1e-4, 1.0),
@@ -49,7 +49,7 @@ ACCURACY = [
     ("log1p", -0.999, 10, 1.7),
     ("log1p", -1e-4, 1e-4, 1.0),
     ("log1p", 1e-30, 1e30, 1.7),
-    ("sigmoid", -103, 100, 2.4),
+    ("sigmoid", -87, 100, 2.5),
     ("silu", -80, 80, 3.3),
     ("tanh", -10, 10, 1.6),
     ("tanh", -0.7, 0.7, 1.6),
@@ -89,15 +89,15 @@ def test_f32_edges_are_pytorchs(evaluate, name):
     result = evaluate(f"{name}(x)", x=("f32", EDGES))
     with np.errstate(over="ignore"):
         expected = reference(name, EDGES.astype(np.float64)).astype(np.float32)
-    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-37)
+    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-36)
     is_zero = (expected == 0) & (EDGES == 0)
     assert (np.signbit(result) == np.signbit(expected))[is_zero].all()
 
 
 def test_exp_nonpositive_flushes_what_is_subnormal(evaluate):
-    x = np.array([0.0, -0.0, -87.2, -87.4, -1e4, -math.inf, math.nan], np.float32)
+    x = np.array([0.0, -0.0, -87.2, -87.7, -1e4, -3e38, -math.inf, math.nan], np.float32)
     result = evaluate("exp_nonpositive(x)", x=("f32", x))
-    np.testing.assert_allclose(result, [1, 1, np.exp(-87.2), 0, 0, 0, math.nan], rtol=1e-5)
+    np.testing.assert_allclose(result, [1, 1, np.exp(-87.2), 0, 0, 0, 0, math.nan], rtol=1e-5)
 
 
 @pytest.mark.parametrize("approximate", ["erf", "tanh"])
