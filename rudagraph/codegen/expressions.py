@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from rudagraph.codegen.ranges import MARK
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.graph import Number, Op, Value
 from rudagraph.ir.types import DType
@@ -63,6 +64,10 @@ def _gelu(suffix: str, operands: str) -> Callable[[Op], str]:
     return text
 
 
+def _exp(op: Op) -> str:
+    return "exp_nonpositive({0})" if op.get(MARK) else "exp({0})"
+
+
 _POWERS = {
     0.5: "sqrt({0})",
     1: "{0}",
@@ -88,7 +93,8 @@ EXPRESSIONS: Mapping[str, Row] = {
     "copy": Row("{0}", 0.0, exact=True),
     **_calls("neg abs floor ceil trunc round sign relu", 1, exact=True),
     **_calls("sqrt rsqrt reciprocal", 1, _DIVISION),
-    **_calls("exp exp2 sigmoid tanh erf", 1, _EXP),
+    "exp": Row(_exp, _EXP),
+    **_calls("exp2 sigmoid tanh erf", 1, _EXP),
     **_calls("expm1 log log2 log1p", 1, _LOG),
     **_calls("log10 sin cos tan asin acos atan sinh cosh", 1, _LIBM),
     "silu": Row("silu({0})", _EXP + 6),

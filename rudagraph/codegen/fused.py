@@ -13,6 +13,7 @@ from rudagraph.codegen.domain import Nest, body_nest, result_access
 from rudagraph.codegen.expressions import accumulator_dtype
 from rudagraph.codegen.launch import cut
 from rudagraph.codegen.memory import Partial, Scratch, lay_out_partials
+from rudagraph.codegen.ranges import mark_nonpositive
 from rudagraph.codegen.rows import RowsKernel
 from rudagraph.codegen.source import describe, kernel_call
 from rudagraph.codegen.stages import Place, Stages
@@ -29,7 +30,7 @@ def lower_fused(
 ) -> Lowered:
     """Kernel calls of a fused op; `shared` are (operand, result) pairs in the same memory."""
     assert op.body is not None, "a fused op has a body"
-    body = without_copies(op.body)
+    body = mark_nonpositive(without_copies(op.body))
     nest = body_nest(body, operand_strides, result_strides)
     stages = Stages(body, nest)
     title = kernel_title(op)

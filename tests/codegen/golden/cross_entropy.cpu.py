@@ -41,7 +41,7 @@ def kernel(begin, end, block, logits_pointer, target_pointer, logsumexp_pointer,
         for j in range(32000):
             logits = load_bf16(logits_pointer, at + j)
             shifted = sub(logits, max_value)
-            exp_value = exp(shifted)
+            exp_value = exp_nonpositive(shifted)
             sum_sum = accumulate_add(sum_sum, exp_value)
         sum = sum_sum
         log_value = log(sum)

@@ -26,7 +26,7 @@ def kernel(begin, end, block, x_pointer, y_pointer, scratch):
         for j in range(512):
             x = load_f32(x_pointer, at + j)
             shifted = sub(x, max_value)
-            exp_value = exp(shifted)
+            exp_value = exp_nonpositive(shifted)
             sum_sum = accumulate_add(sum_sum, exp_value)
             store_f32(kept_exp, j, exp_value)
         sum = sum_sum

@@ -25,13 +25,13 @@ def kernel(begin, end, block, x_pointer, y_pointer):
         for j in range(200000):
             x = load_f32(x_pointer, at + j)
             shifted = sub(x, max_value)
-            exp_value = exp(shifted)
+            exp_value = exp_nonpositive(shifted)
             sum_sum = accumulate_add(sum_sum, exp_value)
         sum = sum_sum
         for j in range(200000):
             x = load_f32(x_pointer, at + j)
             shifted = sub(x, max_value)
-            exp_value = exp(shifted)
+            exp_value = exp_nonpositive(shifted)
             quotient = div(exp_value, sum)
             y = quotient
             store_f32(y_pointer, at + j, y)
