@@ -12,7 +12,14 @@ import rudagraph as rg
 def main(steps: int = 200) -> float:
     """Fit y = sin(3 x) and return the last loss."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(1, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 1))
+    model = nn.Sequential(
+        nn.Linear(1, 64),
+        nn.GELU(),
+        nn.Linear(64, 64),
+        nn.LayerNorm(64),
+        nn.GELU(),
+        nn.Linear(64, 1),
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     x = torch.linspace(-2, 2, 256).unsqueeze(1)
     y = torch.sin(3 * x)

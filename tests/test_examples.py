@@ -27,7 +27,7 @@ def load(name: str) -> ModuleType:
 
 @compiler
 def test_hello_step_learns() -> None:
-    assert load("01_hello_step").main(steps=200) < 0.02
+    assert load("01_hello_step").main(steps=200) < 0.01
 
 
 @compiler
@@ -57,7 +57,8 @@ def test_train_bytes_compiled_follows_eager(tmp_path: Path) -> None:
     eager, compiled = load("train_bytes").main(**SMALL, out=tmp_path)
     assert compiled.losses == pytest.approx(eager.losses, rel=1e-4)
     assert compiled.losses[-1] < compiled.losses[0]
-    assert compiled.peak < eager.peak
+    planned = compiled.step.plan.peak_bytes
+    assert 0.95 * planned <= compiled.peak <= planned
 
 
 def test_digits_in_eager() -> None:
