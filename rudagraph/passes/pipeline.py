@@ -14,6 +14,7 @@ from rudagraph.passes.expand import expand
 from rudagraph.passes.fuse import fuse
 from rudagraph.passes.materialise import materialise
 from rudagraph.passes.move_views import move_views
+from rudagraph.passes.own_outputs import own_outputs
 from rudagraph.passes.shape_reductions import shape_reductions
 from rudagraph.passes.simplify import simplify
 
@@ -46,8 +47,8 @@ JOINT_PASSES: tuple[Pass, ...] = (
 ENTRY_PASSES: tuple[Pass, ...] = (
     # The cut separates neighbours: what is left on one side may now agree on another shape.
     move_views,
-    # Again, for what the cut made outputs; before kernels grow, so that copies join them.
-    materialise,
+    # Before kernels grow: a copy can join the kernel that makes what it copies.
+    own_outputs,
     # Last: what is inside a kernel is no longer for others to look at.
     fuse,
 )

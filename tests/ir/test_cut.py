@@ -1,0 +1,36 @@
+"""Minimum cuts against networkx, and the tie-break: the cut nearest to the sink."""
+
+from __future__ import annotations
+
+import random
+
+import networkx
+import pytest
+
+from rudagraph.errors import VerifyError
+from rudagraph.ir.cut import UNCUTTABLE, source_side
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_cut_is_as_small_as_networkx_finds(seed: int) -> None:
+    draw = random.Random(seed)
+    count = draw.randint(3, 14)
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+    edges = [(a, b, draw.randint(1, 9)) for a, b in draw.sample(pairs, min(len(pairs), 3 * count))]
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_weighted_edges_from(edges, weight="capacity")
+    wanted = networkx.minimum_cut_value(graph, 0, count - 1)
+    left = source_side(edges, 0, count - 1)
+    assert 0 in left
+    assert count - 1 not in left
+    assert sum(c for a, b, c in edges if a in left and b not in left) == wanted
+
+
+def test_of_equal_cuts_the_one_nearest_to_the_sink() -> None:
+    assert source_side([("s", "a", 2), ("a", "b", 2), ("b", "t", 2)], "s", "t") == {"s", "a", "b"}
+
+
+def test_a_path_that_may_not_be_cut() -> None:
+    with pytest.raises(VerifyError, match="may not be cut"):
+        source_side([("s", "a", UNCUTTABLE), ("a", "t", UNCUTTABLE)], "s", "t")
