@@ -160,7 +160,8 @@ def _allocate(plan: EntryPlan, frame: Frame, buffer: int) -> Step:
     """A fresh tensor for an output, shaped as it is returned if one view returns all of it."""
     whole, kind = _root(plan, buffer)
     shape, dtype = kind.shape, to_torch_dtype(kind.dtype)
-    empty = torch.empty
+    strides = row_major_strides(shape)
+    empty = _empty_strided()
     uses = [(use.position, use.offset) for use in plan.table.uses.get(buffer, ())]
     block, tensors = frame.block, frame.tensors
     if whole is not None:
@@ -169,26 +170,41 @@ def _allocate(plan: EntryPlan, frame: Frame, buffer: int) -> Step:
             slot = only[0][0]
 
             def allocate_whole() -> None:
-                tensor = tensors[slot] = empty(shape, dtype=dtype)
+                tensor = tensors[slot] = empty(shape, strides, dtype)
                 pointer = tensor.data_ptr()
                 for position, offset in uses:
                     block[position] = pointer + offset
 
             return allocate_whole
-        return lambda: frame.bind(buffer, empty(shape, dtype=dtype))
+        return lambda: frame.bind(buffer, empty(shape, strides, dtype))
     single = plan.returned.get(buffer, [])
 
     def allocate() -> None:
-        root = empty(shape, dtype=dtype)
+        root = empty(shape, strides, dtype)
         frame.bind(buffer, root)
         if len(single) == 1:
             # Returned through one view only: a tensor of its own, so that it may be changed.
             view = single[0]
-            tensor = empty(0, dtype=dtype)
+            tensor = torch.empty(0, dtype=dtype)
             tensor.set_(root.untyped_storage(), view.offset, view.type.shape, view.strides)
             tensors[plan.table.slot(view)] = tensor
 
     return allocate
+
+
+def _empty_strided() -> Callable[..., Tensor]:
+    """torch.empty_strided(shape, strides, dtype=dtype), by PyTorch's short cut where it has it.
+
+    A step allocates every gradient anew; the short cut takes 0.8 us instead of 1.4 for each.
+    """
+    try:
+        from torch._C._dynamo import guards
+    except ImportError:
+        guards = None  # type: ignore[assignment]
+    short: Callable[..., Tensor] | None = getattr(guards, "_empty_strided_cpu", None)
+    if short is not None:
+        return short
+    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype)
 
 
 def _root(plan: EntryPlan, buffer: int) -> tuple[View | None, TensorType]:
