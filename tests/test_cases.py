@@ -14,7 +14,6 @@ from tests.cases_adapter import NEED_ARTIFACT, NEED_GROWTH, case_files, load_run
 
 FILES = case_files()
 pytestmark = pytest.mark.skipif(not FILES, reason="no folder shared/cases beside the checkout")
-pytest.importorskip("rudagraph.static_graph", reason="no compiler yet")
 
 
 def _run(path: Path, grow: bool) -> str:

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
+import rudagraph as rg
 from rudagraph.ir import text
 from rudagraph.ir.ops import OPS, Tag
+from rudagraph.schedule.print_plan import print_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -38,9 +43,43 @@ def op_table() -> str:
     return "\n".join(rows)
 
 
+@cache
+def inspected_step() -> rg.static_graph.Step:
+    """The step of the example that inspects stages, small enough for a page."""
+    example = runpy.run_path(str(ROOT / "examples" / "02_inspect_stages.py"))
+    torch.manual_seed(0)
+    return rg.StaticGraph(example["Gate"](16)).compile(torch.randn(4, 16))
+
+
+def fenced(content: str, language: str = "") -> str:
+    return f"```{language}\n{content.rstrip()}\n```"
+
+
+def stage_list() -> str:
+    stages = inspected_step().program.stages
+    joint = " → ".join(f"`{s.name}`" for s in stages if s.entry == "joint")
+    forward = " → ".join(f"`{s.name}`" for s in stages if s.entry == "forward")
+    return f"One graph for both directions: {joint}.\n\nEach direction: {forward}."
+
+
+def kernel_source() -> str:
+    sources = inspected_step().program.sources
+    (source,) = [s for s in sources if s.name.startswith("norm_")]
+    return fenced(source.text, "python")
+
+
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/ir.md", "grammar"): grammar,
     ("docs/ir.md", "ops"): op_table,
+    ("docs/architecture.md", "stages"): stage_list,
+    ("docs/architecture.md", "captured"): lambda: fenced(
+        inspected_step().ir("joint", stage="capture")
+    ),
+    ("docs/architecture.md", "forward"): lambda: fenced(inspected_step().ir("forward")),
+    ("docs/architecture.md", "backward"): lambda: fenced(inspected_step().ir("backward")),
+    ("docs/architecture.md", "plan"): lambda: fenced(print_plan(inspected_step().plan)),
+    ("docs/architecture.md", "kernel"): kernel_source,
+    ("docs/architecture.md", "explain"): lambda: fenced(inspected_step().explain()),
 }
 
 

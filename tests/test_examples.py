@@ -11,9 +11,6 @@ from types import ModuleType
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-compiler = pytest.mark.skipif(
-    importlib.util.find_spec("rudagraph.static_graph") is None, reason="no compiler yet"
-)
 
 
 def load(name: str) -> ModuleType:
@@ -25,12 +22,10 @@ def load(name: str) -> ModuleType:
     return module
 
 
-@compiler
 def test_hello_step_learns() -> None:
     assert load("01_hello_step").main(steps=200) < 0.01
 
 
-@compiler
 def test_inspect_stages_prints_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     load("02_inspect_stages").main()
     printed = capsys.readouterr().out
@@ -52,7 +47,6 @@ def test_train_bytes_in_eager(tmp_path: Path) -> None:
     assert (tmp_path / "train_bytes.png").read_bytes().startswith(b"\x89PNG")
 
 
-@compiler
 def test_train_bytes_compiled_follows_eager(tmp_path: Path) -> None:
     eager, compiled = load("train_bytes").main(**SMALL, out=tmp_path)
     assert compiled.losses == pytest.approx(eager.losses, rel=1e-4)
@@ -65,6 +59,5 @@ def test_digits_in_eager() -> None:
     assert load("digits").main(epochs=2, compiled=False) > 0.9
 
 
-@compiler
 def test_digits_compiled_reaches_its_mark() -> None:
     assert load("digits").main(epochs=6) >= 0.97
