@@ -125,6 +125,13 @@ class _Session:
                 where="the output of forward",
                 hint="return a tensor, or a dict, list, tuple or dataclass of tensors",
             )
+        for leaf, tensor in zip(self.template.leaves, kept, strict=True):
+            if tensor.layout is not torch.strided:
+                raise UnsupportedError(
+                    f"the output has layout {tensor.layout}, which a step cannot hold",
+                    where=leaf.path or "the output of forward",
+                    hint="return a dense tensor (to_dense), or leave it out with outputs=",
+                )
         # Clones make every result a tensor of its own: no views of inputs or of each other.
         return [tensor.clone() for tensor in kept]
 

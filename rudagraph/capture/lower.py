@@ -17,6 +17,7 @@ from rudagraph.capture import (
     rows_composites,
     rows_pointwise,
     rows_reductions,
+    rows_strided,
     rows_tensors,
     rows_views,
 )
@@ -36,7 +37,14 @@ from rudagraph.ir.torch_types import type_of
 from rudagraph.ir.verify import verify
 
 # The modules whose rows make up the table.
-TABLES = (rows_pointwise, rows_views, rows_reductions, rows_tensors, rows_composites)
+TABLES = (
+    rows_pointwise,
+    rows_views,
+    rows_strided,
+    rows_reductions,
+    rows_tensors,
+    rows_composites,
+)
 
 _INPUT_ORDER = (Role.PARAMETER, Role.BUFFER, Role.ARGUMENT, Role.CONSTANT, Role.KEY, Role.TANGENT)
 _OUTPUT_ORDER = (Role.RESULT, Role.UPDATE, Role.GRADIENT)

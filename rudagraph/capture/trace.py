@@ -30,6 +30,8 @@ from torch._subclasses.fake_tensor import (
 from torch.fx import traceback as notes
 
 from rudagraph.capture.mode import data_dependent
+from rudagraph.capture.names import place
+from rudagraph.capture.places import location_text
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.graph import Location
 
@@ -88,8 +90,11 @@ class _Function(nn.Module):
 def _stand_in(example: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     """A fake tensor of its own storage: aliases among inputs are our business, not the trace's."""
     with mode:
-        fake = torch.empty_strided(
-            example.shape, example.stride(), dtype=example.dtype, device=example.device
+        size = example.untyped_storage().nbytes() // example.element_size()
+        whole = torch.empty(size, dtype=example.dtype, device=example.device)
+        fake = torch.empty(0, dtype=example.dtype, device=example.device)
+        fake.set_(
+            whole.untyped_storage(), example.storage_offset(), example.shape, example.stride()
         )
     return fake.requires_grad_(example.requires_grad)
 
@@ -108,6 +113,9 @@ def _compiling() -> Iterator[None]:
 def _labelled(module: fx.GraphModule) -> JointTrace:
     inputs: dict[fx.Node, Label] = {}
     outputs: list[tuple[Label, fx.Node]] = []
+    for node in module.graph.nodes:
+        if node.target is torch.ops.higher_order.with_effects:
+            raise _effect(node)
     for node in module.graph.nodes:
         if node.op == "placeholder":
             inputs[node] = _input_label(node.meta.get("desc"))
@@ -137,6 +145,15 @@ def _output_label(description: Any) -> Label:
         case GradAOTOutput(grad_of=PlainAOTInput(idx=index)):
             return Label("gradient", index)
     raise _unknown(description)
+
+
+def _effect(node: fx.Node) -> UnsupportedError:
+    return UnsupportedError(
+        f"{node.args[1]} looks at the numbers in a tensor, or has another effect, while it runs",
+        where=location_text(place(node)),
+        hint="use the form that does not check, such as torch.linalg.inv_ex for inv, "
+        "or leave this part out of the step",
+    )
 
 
 def _unknown(description: Any) -> UnsupportedError:

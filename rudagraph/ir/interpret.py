@@ -111,7 +111,9 @@ def _library(op: Op, operands: tuple[Loaded, ...], context: Context) -> Results:
     def fill(attribute: Attribute) -> Any:
         match attribute:
             case Hole(index):
-                return operands[index]
+                # Some operators insist on row-major operands; none gives other numbers for them.
+                operand = operands[index]
+                return operand.contiguous() if isinstance(operand, torch.Tensor) else operand
             case DType():
                 return context.storage(attribute)
             case str() if attribute.startswith("torch."):

@@ -129,7 +129,12 @@ def assert_same(got: Step, want: Step, rtol: float = 1e-9, atol: float = 1e-11) 
         assert not extra, f"extra: {extra}"
         for name, value in theirs.items():
             torch.testing.assert_close(
-                mine[name], value.detach(), rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+                mine[name],
+                value.detach(),
+                rtol=rtol,
+                atol=atol,
+                equal_nan=True,
+                msg=lambda m, n=name: f"{n}: {m}",
             )
 
 

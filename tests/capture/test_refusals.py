@@ -104,6 +104,8 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], tuple[str, ...]]] =
     "sparse": (lambda m, x: x.to_sparse().to_dense(), ("sparse",)),
     "foreign parameter": (lambda m, x: x * LEARNED, ("requires grad", "parameter")),
     "foreign state": (lambda m, x: x + OUTSIDE.add_(1), ("in place", "buffer")),
+    "effect": (lambda m, x: torch.linalg.inv(m.fc(x).T @ x), ("_linalg_check_errors", "inv_ex")),
+    "memory outside": (lambda m, x: x[:, 1:].as_strided((2, 3), (3, 1)), ("memory outside",)),
     "no tensor": (lambda m, x: {"a": 1}, ("no tensor",)),
 }
 
