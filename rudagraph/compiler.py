@@ -5,16 +5,20 @@ capture -> passes on the joint graph -> cut -> passes on each entry -> plan -> m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from rudagraph.build.pool import Progress
 from rudagraph.capture import Capture, capture
+from rudagraph.ir.graph import Graph
+from rudagraph.ir.strides import Strided
 from rudagraph.options import CompileOptions
 from rudagraph.passes.partition import partition
-from rudagraph.passes.pipeline import ENTRY_PASSES, JOINT_PASSES, run_passes
+from rudagraph.passes.pipeline import JOINT_PASSES, entry_passes, run_passes
 from rudagraph.runtime.contract import build_contract
+from rudagraph.schedule.layout import residual_layouts
 from rudagraph.schedule.order import order
 from rudagraph.schedule.planner import plan
 from rudagraph.schedule.program import Program, gradient_sources
@@ -49,14 +53,10 @@ def compile_capture(
     stages.record("capture", captured.graph)
     joint = run_passes(JOINT_PASSES, captured.graph, stages.record)
     forward, backward = partition(joint)
-    entries = [
-        order(run_passes(ENTRY_PASSES, stages.record("partition", entry), stages.record))
-        for entry in (forward, backward)
-        if entry is not None
-    ]
-    for entry in entries:
-        stages.record("order", entry)
-    planned, sources = plan(entries[0], entries[1] if len(entries) > 1 else None, target.generate)
+    forward = _finish_entry(forward, {}, stages)
+    if backward is not None:
+        backward = _finish_entry(backward, residual_layouts(forward), stages)
+    planned, sources = plan(forward, backward, target.generate)
     stages.dump(planned, sources)
     return Program(
         plan=planned,
@@ -69,3 +69,10 @@ def compile_capture(
         sources=sources,
         in_flight=options.in_flight,
     )
+
+
+def _finish_entry(entry: Graph, residuals: Mapping[str, Strided], stages: StageRecorder) -> Graph:
+    """Kernels and their order, for forward or backward."""
+    stages.record("partition", entry)
+    fused = run_passes(entry_passes(residuals), entry, stages.record)
+    return stages.record("order", order(fused))

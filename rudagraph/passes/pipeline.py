@@ -6,9 +6,10 @@ Invariant: valid in, valid out; a pass that changes nothing returns the object i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from rudagraph.ir.graph import Graph
+from rudagraph.ir.graph import Graph, Role
+from rudagraph.ir.strides import Strided
 from rudagraph.ir.verify import verify
 from rudagraph.passes.expand import expand
 from rudagraph.passes.fuse import fuse
@@ -43,15 +44,28 @@ JOINT_PASSES: tuple[Pass, ...] = (
     materialise,
 )
 
-# On forward and on backward.
-ENTRY_PASSES: tuple[Pass, ...] = (
-    # The cut separates neighbours: what is left on one side may now agree on another shape.
-    move_views,
-    # Before kernels grow: a copy can join the kernel that makes what it copies.
-    own_outputs,
-    # Last: what is inside a kernel is no longer for others to look at.
-    fuse,
-)
+
+def entry_passes(residuals: Mapping[str, Strided]) -> tuple[Pass, ...]:
+    """The passes on forward and on backward; `residuals` are the layouts of what forward saved."""
+
+    def materialise_entry(graph: Graph) -> Graph:
+        known = {
+            port.value: residuals[port.target]
+            for port in graph.inputs
+            if port.role is Role.RESIDUAL
+        }
+        return materialise(graph, known)
+
+    return (
+        # The cut separates neighbours: what is left on one side may now agree on another shape.
+        move_views,
+        # Moving can leave a reshape that no strides express.
+        materialise_entry,
+        # Before kernels grow: a copy can join the kernel that makes what it copies.
+        own_outputs,
+        # Last: what is inside a kernel is no longer for others to look at.
+        fuse,
+    )
 
 
 def run_passes(passes: tuple[Pass, ...], graph: Graph, record: Record | None = None) -> Graph:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rudagraph.errors import VerifyError
-from rudagraph.ir.graph import Graph, Value
+from rudagraph.ir.graph import Graph, Role, Value
 from rudagraph.ir.ops import Tag, has
 from rudagraph.ir.strides import Strided, is_dense, result_strides, row_major, view_strides
 
@@ -50,3 +50,13 @@ def layouts(graph: Graph, inputs: dict[Value, Strided] | None = None) -> dict[Va
             )
         table[op.result] = Layout(base.root, view_of_base)
     return table
+
+
+def residual_layouts(forward: Graph) -> dict[str, Strided]:
+    """How what forward saves lies in memory, by residual: backward reads it as it is."""
+    table = layouts(forward)
+    return {
+        port.target: table[port.value].view
+        for port in forward.outputs
+        if port.role is Role.RESIDUAL
+    }

@@ -11,7 +11,8 @@ from rudagraph.ir.ops import Tag
 from rudagraph.ir.verify import verify
 from rudagraph.passes.kernel_shapes import domain_of
 from rudagraph.passes.partition import partition
-from rudagraph.passes.pipeline import ENTRY_PASSES, JOINT_PASSES, run_passes
+from rudagraph.passes.pipeline import JOINT_PASSES, entry_passes, run_passes
+from rudagraph.schedule.layout import residual_layouts
 from rudagraph.schedule.layout import layouts
 from tests.models import MODELS, Sample, build_model
 from tests.passes.body_rules import check_body
@@ -51,7 +52,9 @@ def compile_graphs(joint: Graph) -> tuple[Graph, Graph, Graph]:
     simplified = run_passes(JOINT_PASSES, joint)
     forward, backward = partition(simplified)
     assert backward is not None
-    return simplified, run_passes(ENTRY_PASSES, forward), run_passes(ENTRY_PASSES, backward)
+    forward = run_passes(entry_passes({}), forward)
+    backward = run_passes(entry_passes(residual_layouts(forward)), backward)
+    return simplified, forward, backward
 
 
 def kernels(graph: Graph) -> list[Op]:
