@@ -12,8 +12,7 @@ from rudagraph.ir.verify import verify
 from rudagraph.passes.kernel_shapes import domain_of
 from rudagraph.passes.partition import partition
 from rudagraph.passes.pipeline import JOINT_PASSES, entry_passes, run_passes
-from rudagraph.schedule.layout import residual_layouts
-from rudagraph.schedule.layout import layouts
+from rudagraph.schedule.layout import layouts, residual_layouts
 from tests.models import MODELS, Sample, build_model
 from tests.passes.body_rules import check_body
 from tests.passes.oracle import assert_same, run, run_step
