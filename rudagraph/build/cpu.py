@@ -23,6 +23,7 @@ from rudagraph.schedule.kernel import EXTERNAL_SYMBOLS, KernelSource, MachineCod
 
 def compile_kernel(source: KernelSource) -> MachineCode:
     """Machine code of one kernel; BuildError names the kernel and the line at fault."""
+    _check(source)
     machine = _machine()
     module = optimised_module(source)
     code = machine.emit_object(module)
@@ -34,6 +35,21 @@ def compile_kernel(source: KernelSource) -> MachineCode:
             "use only functions of rudagraph.build.cpu_language",
         )
     return machine_code(source, code)
+
+
+def _check(source: KernelSource) -> None:
+    where = f"kernel {source.name}"
+    if source.blocks < 1 or source.extent < 0:
+        raise BuildError(
+            f"kernel {source.name} has {source.extent} rows in {source.blocks} blocks", where
+        )
+    host = host_cpu()
+    if host.triple.startswith("x86_64") and not {"+fma", "+f16c"} <= set(host.features.split(",")):
+        raise BuildError(
+            f"this CPU ({host.name}) has no fused multiply-add, which kernels need",
+            where,
+            "compile on a CPU with AVX2, as made since 2013",
+        )
 
 
 def assembly(source: KernelSource) -> str:

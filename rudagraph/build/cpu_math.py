@@ -273,7 +273,7 @@ def log10(x: Scalar) -> Scalar:
     """Logarithm to base 10: at most 2 ulp."""
     if x.kind is F64:
         return _libm("log10", x)
-    return _libm("log10", x)
+    return _log_other_base(x, 0.43429449200630188, -1.0103050118726031e-8, math.log10(2.0))
 
 
 _LOG1P_EVEN = (-4.53948975e-2, -1.32274792e-1, -1.66416913e-1, -2.50001878e-1)

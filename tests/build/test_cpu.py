@@ -74,8 +74,20 @@ def test_a_plain_sum_keeps_its_order():
 
 
 VECTORISED = (
-    *("exp", "exp_nonpositive", "expm1", "exp2", "log", "log2", "log1p", "sigmoid", "silu"),
-    *("tanh", "erf", "gelu_erf", "gelu_tanh", "sqrt", "rsqrt", "reciprocal", "floor", "round"),
+    *("exp", "exp_nonpositive", "expm1", "exp2", "log", "log2", "log10", "log1p"),
+    *(
+        "sigmoid",
+        "silu",
+        "tanh",
+        "erf",
+        "gelu_erf",
+        "gelu_tanh",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "floor",
+        "round",
+    ),
     *("relu", "abs", "sign", "round_bf16", "round_f16"),
 )
 
@@ -193,3 +205,8 @@ assert ones(2.0).tolist() == [3.0] * 3
 compile_kernel(KernelSource("second", text, ("x",), 1, 1))
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_a_launch_that_cannot_be_is_refused():
+    with pytest.raises(BuildError, match="has 64 rows in 0 blocks"):
+        compile_kernel(source("store_f32(x, row, float32(0))", "x", blocks=0))
