@@ -8,6 +8,7 @@ the user's main module; they start when first needed and end after a while witho
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import pickle
 import select
@@ -24,6 +25,8 @@ from rudagraph.build.cpu_target import cache_key, entry_name, machine_code
 from rudagraph.errors import BuildError, RudagraphError
 from rudagraph.options import environment
 from rudagraph.schedule.kernel import KernelSource, MachineCode
+
+_LOG = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 
@@ -174,7 +177,11 @@ class _Pool:
         self._idle: list[_Worker] = []
 
     def compile(self, source: KernelSource) -> bytes:
-        worker = self._take()
+        try:
+            worker = self._take()
+        except OSError as error:
+            _LOG.debug("no worker process (%s), compiling in this one", error)
+            return _compile_here(source)
         try:
             code = worker.compile(source)
         except EOFError:  # it had just ended for want of work

@@ -125,3 +125,12 @@ def test_a_worker_that_ended_for_want_of_work_is_replaced(two_workers):
         worker._process.stdin.close()
         worker._process.wait()
     assert len(compile_all(kernels(3, 70), cache=KernelCache(None))) == 3
+
+
+def test_without_worker_processes_this_one_compiles(monkeypatch):
+    monkeypatch.setenv("RUDAGRAPH_JOBS", "2")
+    monkeypatch.setattr(pool, "_shared", None)
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    sources = kernels(3, 80)
+    built = compile_all(sources, cache=KernelCache(None))
+    assert built == [compile_kernel(source) for source in sources]
