@@ -172,10 +172,7 @@ class Checker:
     def _watch_modules(self, model: nn.Module) -> None:
         modules = list(model.modules())
         self._tables = [module._modules for module in modules]
-        self._table_sizes = list(map(len, self._tables))
-        self._parents = [module._modules for module in modules for _ in module._modules]
-        self._child_names = [name for module in modules for name in module._modules]
-        self._children = list(map(operator.getitem, self._parents, self._child_names))
+        self._children = [dict(table) for table in self._tables]
         self._hook_tables = [getattr(m, table) for m in modules for table in HOOK_TABLES]
         self._hooks = [list(table) for table in self._hook_tables]
         self._hooked = any(self._hook_tables)
@@ -202,11 +199,9 @@ class Checker:
     def model_fits(self, tensors: list[torch.Tensor]) -> bool:
         """Whether modules, attributes, hooks and tensors are as the contract says."""
         try:
-            fits = (
-                [[*map(get, tables)] for get, tables in self._attributes] == self._values
-                and [*map(operator.getitem, self._parents, self._child_names)] == self._children
-                and [*map(len, self._tables)] == self._table_sizes
-            )
+            fits = [
+                [*map(get, tables)] for get, tables in self._attributes
+            ] == self._values and self._tables == self._children
         except KeyError:
             return False
         return fits and self._hooks_fit() and self._tensors_fit(tensors)
