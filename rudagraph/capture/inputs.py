@@ -49,11 +49,13 @@ class Input:
 
 @dataclass
 class Inputs:
-    """All inputs in order; `index` finds one by tensor identity, `views` the derived tensors."""
+    """All inputs in order; `index` finds one by tensor identity, `views` says how others derive."""
 
     items: list[Input] = field(default_factory=list)
     index: dict[int, int] = field(default_factory=dict)
     views: dict[int, View] = field(default_factory=dict)
+    # Results of earlier computations, kept in attributes: a forward that makes them anew may.
+    derived: set[int] = field(default_factory=set)
     keep: list[torch.Tensor] = field(default_factory=list)  # ids stay valid while these live
 
     def add(self, role: Role, target: str, tensor: torch.Tensor) -> None:
@@ -72,10 +74,11 @@ def collect_inputs(model: nn.Module, arguments: Iterable[tuple[str, torch.Tensor
     inputs = Inputs()
     for name, parameter in model.named_parameters(remove_duplicate=False):
         inputs.add(Role.PARAMETER, name, parameter)
-    held = [*model.named_buffers(remove_duplicate=False), *_attribute_tensors(model)]
-    for name, tensor in held:
+    buffers = list(model.named_buffers(remove_duplicate=False))
+    attributes = [item for item in _attribute_tensors(model) if id(item[1]) not in inputs.index]
+    for name, tensor in buffers + attributes:
         if tensor.requires_grad and not tensor.is_leaf:
-            _add_view(inputs, name, tensor)
+            _add_view(inputs, tensor)
         else:
             role = Role.PARAMETER if tensor.requires_grad else Role.BUFFER
             inputs.add(role, name, tensor)
@@ -108,16 +111,13 @@ def tensors_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, tor
             yield from tensors_in(part, f"{path}[{key!r}]", depth + 1)
 
 
-def _add_view(inputs: Inputs, name: str, tensor: torch.Tensor) -> None:
+def _add_view(inputs: Inputs, tensor: torch.Tensor) -> None:
     base = tensor._base
     known = inputs.index.get(id(base)) if base is not None else None
-    if base is None or known is None:
-        raise UnsupportedError(
-            f"{name} was computed from parameters before the step and still requires grad",
-            where=f"buffer or attribute {name}",
-            hint="compute it in forward, or store it detached",
-        )
     inputs.keep.append(tensor)
+    if base is None or known is None:
+        inputs.derived.add(id(tensor))
+        return
     inputs.views[id(tensor)] = View(
         known,
         tuple(tensor.shape),

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from rudagraph.capture.lowering import Lowering, Result
+from rudagraph.capture.table import arguments
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.graph import Attribute, Hole, Value
 from rudagraph.ir.torch_types import from_torch_dtype, type_of
@@ -38,6 +39,9 @@ def lower_library(low: Lowering, node: fx.Node) -> Result:
     keywords = tuple((name, value) for name, value in keywords if value is not None)
     outputs = node.meta["val"]
     flat = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+    wanted = arguments(node).get("output_mask")
+    if wanted is not None:  # what is not asked for is left out when the op really runs
+        flat = [tensor if asked else None for tensor, asked in zip(flat, wanted, strict=True)]
     if any(tensor is not None and tensor.layout is not torch.strided for tensor in flat):
         raise UnsupportedError(
             f"{target} gives a sparse tensor, which a step cannot hold",

@@ -22,6 +22,9 @@ from rudagraph.capture.inputs import DEEPEST, MODULE_FIELDS, Inputs, View
 from rudagraph.capture.places import short_path
 from rudagraph.errors import UnsupportedError
 
+# What recurrent modules of PyTorch keep of their own weights, and renew when they change.
+_CACHES = frozenset({"_flat_weights", "_flat_weight_refs"})
+
 
 @dataclass
 class _Snapshot:
@@ -68,7 +71,7 @@ class ModuleState:
         self.restore()
         try:
             placed = self._place(inputs, traced)
-            yield lambda: self._settle(placed)
+            yield lambda: self._settle(placed, inputs)
         finally:
             self.restore()
 
@@ -98,7 +101,7 @@ class ModuleState:
                     table[name] = stand_in
         return placed
 
-    def _settle(self, placed: list[_Placed]) -> None:
+    def _settle(self, placed: list[_Placed], inputs: Inputs) -> None:
         """Turn tensors assigned to buffers into writes; refuse every other change."""
         updates: list[tuple[torch.Tensor, torch.Tensor]] = []
         for item in placed:
@@ -121,9 +124,9 @@ class ModuleState:
         with torch.no_grad():
             for old, value in updates:
                 old.copy_(value)
-        self._check()
+        self._check(inputs)
 
-    def _check(self) -> None:
+    def _check(self, inputs: Inputs) -> None:
         if random.getstate() != self.random:
             raise UnsupportedError(
                 "forward draws from Python's random module: the draw would be fixed",
@@ -131,7 +134,7 @@ class ModuleState:
                 hint="draw outside the step and pass the number as an argument",
             )
         for snapshot in self.snapshots:
-            name = _changed_name(snapshot)
+            name = _changed_name(snapshot, inputs.derived)
             if name:
                 raise _changed_error(snapshot, name)
 
@@ -191,16 +194,20 @@ def _equal(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def _changed_name(snapshot: _Snapshot) -> str:
+def _changed_name(snapshot: _Snapshot, derived: set[int]) -> str:
+    """The first attribute that differs, leaving out what forward computes anew each time."""
     now = snapshot.module.__dict__
+    caches = _CACHES if isinstance(snapshot.module, nn.RNNBase) else frozenset()
     for name, value in snapshot.fields.items():
+        if id(value) in derived or name in caches:
+            continue
         if name not in now or not _equal(now[name], value):
             return name
     for name in now:
         if name not in snapshot.fields:
             return name
     for container, copy, name in snapshot.contents:
-        if not _same(container, copy):
+        if name not in caches and not _same(container, copy):
             return _changed_key(container, copy) if name in MODULE_FIELDS else name
     return ""
 
