@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rudagraph.capture.autocast import Autocast
 from rudagraph.capture.decompositions import decompositions
 from rudagraph.capture.heads import group_heads
 from rudagraph.capture.inputs import Inputs, collect_inputs, overlapping
@@ -91,10 +92,11 @@ class _Session:
     def trace(self) -> JointTrace:
         self.state = ModuleState(self.model)
         self.modules = ModulePath(self.model)
+        self.autocast = Autocast.current()
         self.build = call_builder(self.call.tree)
         examples = [item.tensor for item in self.inputs.items]
         try:
-            with self.modules.watching(), substituted():
+            with self.modules.watching(), substituted(), self.autocast.suspended():
                 return trace_joint(self.run, examples, decompositions())
         finally:
             self.state.restore()
@@ -107,7 +109,7 @@ class _Session:
         before = _apart(given)
         mode = CaptureMode(self.modules, type(self).run.__code__, self.outer)
         with self.state.holding(self.inputs, traced) as settle:
-            with mode:
+            with mode, self.autocast.restored():
                 result = self.model(*args, **kwargs)
                 if self.loss is not None:
                     result = self.loss(result, *targets)

@@ -139,13 +139,13 @@ class Lowering:
     ) -> Value:
         return self.builder.one(opcode, *operands, name=name or self.name, **attributes)
 
-    def cast(self, operand: Value, dtype: DType) -> Value:
+    def cast(self, operand: Value, dtype: DType, name: str = "") -> Value:
         """A value in another dtype; what already has it passes unchanged."""
         if operand.type.dtype is dtype:
             return operand
         known = self._casts.get((operand, dtype))
         if known is None:
-            known = self.one("cast", operand, dtype=dtype, name=f"{operand.name}.{dtype}")
+            known = self.one("cast", operand, dtype=dtype, name=name or f"{operand.name}.{dtype}")
             self._casts[operand, dtype] = known
         return known
 

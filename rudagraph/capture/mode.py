@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx import traceback as notes
 from torch.overrides import TorchFunctionMode
 
+from rudagraph.capture.autocast import cast_arguments
 from rudagraph.capture.composites import NESTED, REPLACEMENTS
 from rudagraph.capture.draws import UniformDraw
 from rudagraph.capture.dropouts import Streams
@@ -74,6 +75,7 @@ class CaptureMode(TorchFunctionMode):
             if function is torch.rand and result.dim() == 0:
                 return UniformDraw(location_text(self.location()))
             return result
+        args, kwargs = cast_arguments(function, args, kwargs)
         if function in NESTED:
             with self:
                 result = replacement(self.streams, *args, **kwargs)

@@ -229,7 +229,7 @@ def _clamp(low: Lowering, node: Node) -> Value:
 
 @row(aten._to_copy.default, torch.ops.prims.convert_element_type.default)
 def _to_copy(low: Lowering, node: Node) -> Value:
-    return low.cast(low.value(node.args[0]), low.dtype(node))
+    return low.cast(low.value(node.args[0]), low.dtype(node), low.name)
 
 
 @row(
