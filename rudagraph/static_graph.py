@@ -5,7 +5,6 @@ It holds no compiler logic: `compiler.compile_signature` makes programs, `runtim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -14,7 +13,7 @@ from rudagraph.compiler import compile_signature
 from rudagraph.errors import UsageError
 from rudagraph.options import CompileOptions
 from rudagraph.runtime.arguments import Arguments
-from rudagraph.runtime.cpu_kernels import load_all
+from rudagraph.runtime.kernels import load_kernels
 from rudagraph.runtime.step import Step
 from rudagraph.schedule.program import Program
 
@@ -63,9 +62,3 @@ class StaticGraph:
 
     def __repr__(self) -> str:
         return f"StaticGraph({type(self.model).__qualname__}, {self.options})"
-
-
-def load_kernels(program: Program) -> Mapping[str, Any]:
-    """The program's kernels, ready to launch, by name."""
-    launchers = load_all(program.kernels)
-    return {code.name: launch for code, launch in zip(program.kernels, launchers, strict=True)}

@@ -12,15 +12,20 @@ import torch
 from torch import nn
 
 from rudagraph.capture import capture
+from rudagraph.compiler import compile_signature as compile_with_kernels
 from rudagraph.ir.text import print_graph
 from rudagraph.options import CompileOptions
 from rudagraph.passes.materialise import materialise
 from rudagraph.passes.partition import partition
 from rudagraph.runtime.arguments import Arguments
 from rudagraph.runtime.contract import build_contract
+from rudagraph.runtime.kernels import load_kernels
 from rudagraph.runtime.step import Step
 from rudagraph.schedule.planner import plan
 from rudagraph.schedule.program import Program, Stage, gradient_sources
+
+# With kernels, steps are compiled as users compile them: slower, and arena memory is reused.
+with_kernels = False
 
 
 def plain_program(
@@ -61,9 +66,11 @@ def plain_step(
     def compile_signature(
         args: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]
     ) -> Program:
+        if with_kernels:
+            return compile_with_kernels(model, args, kwargs, chosen, targets)
         return plain_program(model, args, kwargs, chosen, targets)
 
-    step = Step(model, Arguments(model.forward), lambda _: {}, compile_signature, chosen.in_flight)
+    step = Step(model, Arguments(model.forward), load_kernels, compile_signature, chosen.in_flight)
     return step.add(*args, targets=targets, **kwargs)
 
 

@@ -14,7 +14,15 @@ import torch
 from torch import nn
 
 from rudagraph.errors import ContractError, UsageError
+from tests.runtime import support
 from tests.runtime.support import assert_same, gradients, plain_step
+
+
+@pytest.fixture(params=["plain", pytest.param("kernels", marks=pytest.mark.full)], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test here runs without generated kernels, and under --full with them."""
+    monkeypatch.setattr(support, "with_kernels", request.param == "kernels")
+    return str(request.param)
 
 
 def make(*, dropout: float = 0.0) -> nn.Sequential:
@@ -628,7 +636,9 @@ def test_outputs_that_were_dropped_are_not_made() -> None:
 # ---- what a step tells about itself
 
 
-def test_texts() -> None:
+def test_texts(way: str) -> None:
+    if way == "kernels":
+        pytest.skip("stages and launches are other ones")
     model = make()
     step = plain_step(model, batch(0))
     assert step.stages == ("capture", "materialise")
