@@ -74,7 +74,7 @@ def lower_embedding(
     error = kernel.pointer("error", KernelArgument("error", 0), written=True)
     row, number, j = (kernel.names.fresh(name) for name in ("row", "number", "j"))
     index = Indexing(nest, row, j)
-    cutting = cut(nest, _COPY_COST, divisible=False, partials=False)
+    cutting = cut(nest, _COPY_COST)
     with lines.block(f"for {row} in range(begin, end):"):
         index.declare(lines, kernel.names, ("ids", "y"))
         lines.add(f"{number} = int64(load_{ids.type.dtype}({ids_pointer}, {index.at('ids')}))")
@@ -87,7 +87,7 @@ def lower_embedding(
             with lines.block(f"for {j} in range({width}):"):
                 element = f"load_{bits}({weight_pointer}, {first} + {index.at('weight')})"
                 lines.add(f"store_{bits}({y_pointer}, {index.at('y')}, {element})")
-    docstring = [f"{nest.rows} rows of {width}.", "", _described(op, "weight", "ids", "y")]
+    docstring = [f"{nest.rows} rows of {width}.", "", described(op, "weight", "ids", "y")]
     call = kernel_call("embedding", docstring, lines, kernel.parameters, nest.rows, cutting.blocks)
     return Lowered((call,), errors=1)
 
@@ -173,7 +173,7 @@ def _add_call(op: Op, strides: Strides) -> tuple[KernelCall, int]:
     )
     nest = build_nest(gradient.type.shape, {"gradient": (gradient.type.shape, strides)}, rows=True)
     index = Indexing(nest, i, j)
-    cutting = cut(Nest((rows,), width, {}), _ADD_COST, divisible=False, partials=False)
+    cutting = cut(Nest((rows,), width, {}), _ADD_COST)
     scratch = Scratch(2)
     if dtype is not wide:
         scratch.add(sums, width * wide.size)
@@ -202,7 +202,7 @@ def _add_call(op: Op, strides: Strides) -> tuple[KernelCall, int]:
     docstring = [
         f"{rows} rows of {width}, each the sum of its gradients.",
         "",
-        _described(op, "gradient", "ids", "table"),
+        described(op, "gradient", "ids", "table"),
     ]
     call = kernel_call(
         "embedding_backward", docstring, lines, kernel.parameters, rows, cutting.blocks
@@ -210,7 +210,7 @@ def _add_call(op: Op, strides: Strides) -> tuple[KernelCall, int]:
     return call, scratch.block_bytes * cutting.blocks
 
 
-def _described(op: Op, *names: str) -> str:
+def described(op: Op, *names: str) -> str:
     """The op under names of its own, so that equal tables share a kernel."""
     *operands, result = (
         Value(name, value.type) for name, value in zip(names, (*op.inputs, op.result), strict=True)

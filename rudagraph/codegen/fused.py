@@ -11,13 +11,14 @@ import re
 from rudagraph.codegen.copies import without_copies
 from rudagraph.codegen.domain import Nest, body_nest, result_access
 from rudagraph.codegen.expressions import accumulator_dtype
-from rudagraph.codegen.launch import cut
+from rudagraph.codegen.launch import Cut, cut
 from rudagraph.codegen.memory import Partial, Scratch, lay_out_partials
 from rudagraph.codegen.ranges import mark_nonpositive
 from rudagraph.codegen.rows import RowsKernel
 from rudagraph.codegen.source import describe, kernel_call
 from rudagraph.codegen.stages import Place, Stages
 from rudagraph.codegen.sums import finish_call
+from rudagraph.codegen.walks import tile_axis
 from rudagraph.ir.graph import Op
 from rudagraph.schedule.lowered import KernelCall, Lowered, Strides
 
@@ -37,23 +38,42 @@ def lower_fused(
     partials, workspaces = _partials(stages, workspace=0)
     if nest.rows == 0 or (nest.inner == 0 and not nest.outer):
         return Lowered(_finish(title, stages, partials, blocks=0))
-    divisible = len(stages.passes) == 1 and not stages.passes[0].row_sums
-    cutting = cut(nest, stages.element_cost(), divisible=divisible, partials=bool(partials))
-    two_stages = bool(partials) and cutting.blocks > 1
-    sizes = [step * cutting.blocks for step in workspaces]
-    if partials and not two_stages and not any(partial.is_column for partial in partials):
-        sizes = []
+    cutting = _cut(stages, partials)
+    whole_columns = cutting.kind == "columns"
+    # Sums that need a second kernel, since several blocks add to them.
+    split = [p for p in partials if not (whole_columns and p.is_column)]
+    split = split if cutting.blocks > 1 else []
+    in_memory = bool(split) or (not whole_columns and any(p.is_column for p in partials))
+    sizes = [step * cutting.blocks for step in workspaces] if in_memory else []
     kernel = RowsKernel(
         stages, cutting, dict(shared), Scratch(len(sizes)), {p.result: p for p in partials}
     )
     kernel.write()
-    extent = nest.rows * cutting.pieces
     docstring = [_summary(nest), "", *describe(op.body)]
-    call = kernel_call(title, docstring, kernel.lines, kernel.parameters, extent, cutting.blocks)
-    second = _finish(title, stages, partials, cutting.blocks) if two_stages else ()
+    call = kernel_call(
+        title, docstring, kernel.lines, kernel.parameters, cutting.extent, cutting.blocks
+    )
+    second = _finish(title, stages, split, cutting.blocks)
     if kernel.scratch.block_bytes:
         sizes.append(kernel.scratch.block_bytes * cutting.blocks)
     return Lowered((call, *second), tuple(sizes), inplace_pairs(stages), len(kernel.checks))
+
+
+def _cut(stages: Stages, partials: list[Partial]) -> Cut:
+    first = stages.passes[0]
+    single = len(stages.passes) == 1 and not first.row_sums
+    jumping = [*(port.value.name for port in stages.body.inputs)]
+    jumping += [result_access(i) for i in range(len(stages.results)) if not stages.sum_op(i)]
+    return cut(
+        stages.nest,
+        stages.element_cost(),
+        divisible=single,
+        totals=any(not partial.is_column for partial in partials),
+        columns=any(partial.is_column for partial in partials),
+        # Random words are drawn many at a time, a tile has few in a row.
+        tile_axis=None if first.fills else tile_axis(stages.nest, jumping),
+        scratch=stages.scratch_bytes(),
+    )
 
 
 def kernel_title(op: Op) -> str:

@@ -24,9 +24,15 @@ class Indexing:
     indices: list[str] = field(default_factory=list)
     _bases: dict[str, str] = field(default_factory=dict)
 
-    def declare(self, lines: Lines, names: Names, accesses: Iterable[str]) -> None:
-        """Lines for the index along each outer axis and the base of each access."""
-        self._declare_indices(lines, names)
+    def declare(
+        self,
+        lines: Lines,
+        names: Names,
+        accesses: Iterable[str],
+        indices: list[str] | None = None,
+    ) -> None:
+        """Lines for the index along each outer axis (unless given) and the base of each access."""
+        self.indices = self._declare_indices(lines, names) if indices is None else indices
         known: dict[str, str] = {}
         for access in accesses:
             text = self._base_text(access)
@@ -35,18 +41,18 @@ class Indexing:
                 lines.add(f"{known[text]} = {text}")
             self._bases[access] = known.get(text, text)
 
-    def _declare_indices(self, lines: Lines, names: Names) -> None:
+    def _declare_indices(self, lines: Lines, names: Names) -> list[str]:
         outer = self.nest.outer
         if len(outer) < 2:
-            self.indices = [self.row] * len(outer)
-            return
-        step = self.nest.rows
+            return [self.row] * len(outer)
+        step, indices = self.nest.rows, []
         for axis, extent in enumerate(outer):
             step //= extent
             text = self.row if step == 1 else f"{self.row} // {step}"
             name = names.fresh(f"{self.row}_{axis}")
             lines.add(f"{name} = {text}" + (f" % {extent}" if axis else ""))
-            self.indices.append(name)
+            indices.append(name)
+        return indices
 
     def _base_text(self, access: str) -> str:
         terms = [

@@ -14,23 +14,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rudagraph.codegen.block_sums import BlockSums, folded
 from rudagraph.codegen.domain import result_access
 from rudagraph.codegen.expressions import (
     RESERVED,
     ROUNDED,
     accumulator_dtype,
-    convert,
     fold,
     literal,
     rounded,
 )
-from rudagraph.codegen.indexing import Indexing
 from rudagraph.codegen.launch import Cut
 from rudagraph.codegen.memory import Partial, Scratch
 from rudagraph.codegen.scalars import finished, folds_exactly, int_of, needs_rounding, register_text
 from rudagraph.codegen.source import Lines, Names, Parameters
 from rudagraph.codegen.stages import Pass, Place, Source, Stages
-from rudagraph.codegen.sums import finish_partial
+from rudagraph.codegen.walks import Walk
 from rudagraph.ir.graph import Op, Value
 from rudagraph.ir.ops import Tag, has
 from rudagraph.ir.types import DType
@@ -52,38 +51,43 @@ class RowsKernel:
     checks: list[Op] = field(default_factory=list)  # one error flag each
 
     def __post_init__(self) -> None:
-        self.nest = self.stages.nest
         self._register: dict[Value, str] = {}
         self._pointer: dict[str, str] = {}  # by access
         self._kept: dict[Value, str] = {}  # scratch row of a kept value or of random words
-        self._partial: dict[int, str] = {}  # partial row of a column sum
-        self._total: dict[int, str] = {}  # register of any other sum
         self._loaded: set[Value] = set()  # operands once and per row
         self._unrounded: set[Value] = set()
+        self.walk = Walk(self.stages.nest, self.cut, self.lines, self.names)
+        self.index = self.walk.index
+        self.sums = BlockSums(
+            self.stages,
+            self.partials,
+            self.walk,
+            self.lines,
+            self.names,
+            self.parameters,
+            self.scratch,
+            self._pointer,
+            self._register.__getitem__,
+        )
 
     def write(self) -> None:
         """All lines of the kernel."""
-        piece = self.names.fresh("piece" if self.cut.pieces > 1 else "row")
-        row = self.names.fresh("row") if self.cut.pieces > 1 else piece
-        start = self.names.fresh("start") if self.cut.pieces > 1 else ""
-        self.index = Indexing(self.nest, row, self.names.fresh("j"), start)
-        self.count = str(self.cut.length)
         self._declare_operands()
         self._declare_results()
         self._declare_scratch()
         self._need(tuple(port.value for port in self.stages.body.inputs), Place.ONCE)
         for op in self.stages.once_ops:
             self._compute(op)
-        self._start_sums()
-        with self.lines.block(f"for {piece} in range(begin, end):"):
-            if start:
-                self._locate_piece(piece, row, start)
-            self.index.declare(self.lines, self.names, self._accesses())
-            for current in self.stages.passes:
-                self._between(current)
-                if current.has_loop:
-                    self._loop(current)
-        self._finish_sums()
+        self.sums.start()
+        with self.walk.pieces():
+            self.sums.start_columns()
+            with self.walk.rows(self._accesses()):
+                for current in self.stages.passes:
+                    self._between(current)
+                    if current.has_loop:
+                        self._loop(current)
+            self.sums.finish_columns()
+        self.sums.finish()
 
     # -- pointers
 
@@ -103,8 +107,8 @@ class RowsKernel:
 
     def _declare_results(self) -> None:
         for index, value in enumerate(self.stages.results):
-            if index in self.partials and self.cut.blocks > 1:
-                continue  # the second kernel stores it
+            if index in self.partials and not self.sums.is_finished_here(index):
+                continue
             argument = KernelArgument("result", index)
             known = argument in self.parameters.arguments
             name = "" if known else self.names.fresh(f"{value.name}_pointer")
@@ -117,6 +121,7 @@ class RowsKernel:
         for op in (op for current in self.stages.passes for op in current.fills):
             self._kept[op.result] = self.names.fresh(f"words_of_{op.result.name}")
             self.scratch.add(self._kept[op.result], self.cut.length * int_of(op, "bits") // 8)
+        self.sums.declare()
         self.scratch.declare(self.lines, self.names, self.parameters)
 
     def _accesses(self) -> list[str]:
@@ -127,17 +132,6 @@ class RowsKernel:
         ]
         return [*self._pointer, *counted]
 
-    def _locate_piece(self, piece: str, row: str, start: str) -> None:
-        pieces, length = self.cut.pieces, self.cut.length
-        if self.nest.rows == 1:
-            self.lines.add(f"{start} = {piece} * {length}")
-        else:
-            self.lines.add(f"{row} = {piece} // {pieces}")
-            self.lines.add(f"{start} = {piece} % {pieces} * {length}")
-        if self.nest.inner % length:
-            self.count = self.names.fresh("count")
-            self.lines.add(f"{self.count} = minimum(int64({length}), {self.nest.inner} - {start})")
-
     # -- once per row
 
     def _between(self, current: Pass) -> None:
@@ -147,9 +141,8 @@ class RowsKernel:
         for op in current.fills:
             self._fill(op)
         for index in current.row_sums:
-            op = self._sum_op(index)
-            self._need(op.inputs)
-            self.lines.add(f"{self._total[index]} = {self._folded(op, self._total[index])}")
+            self._need(self.sums.op(index).inputs)
+            self.sums.add_row(index)
         for index in current.row_stores:
             value, access = self.stages.results[index], result_access(index)
             self._need((value,))
@@ -166,7 +159,7 @@ class RowsKernel:
         draw = "philox_row" if op["bits"] == 16 else "philox_row_32"
         row, first = self._kept[op.result], self.index.base(op.result.name)
         key = self._register[op.inputs[0]]
-        arguments = f"{row}, {first}, {self.count}, {key}, {key} >> 32, {op['stream']}"
+        arguments = f"{row}, {first}, {self.walk.count}, {key}, {key} >> 32, {op['stream']}"
         self.lines.add(f"{draw}({arguments})")
 
     def _need(self, values: tuple[Value, ...], place: Place = Place.ROW) -> None:
@@ -181,20 +174,16 @@ class RowsKernel:
 
     def _loop(self, current: Pass) -> None:
         self._need_before(current)
-        accumulators = {op.result: self._accumulator(op, op.result.name) for op in current.folds}
-        parts = {
-            index: self._accumulator(self._sum_op(index), self.stages.results[index].name)
-            for index in current.sums
-            if index in self._total
-        }
-        with self.lines.block(f"for {self.index.element} in range({self.count}):"):
+        accumulators = {op.result: self._accumulator(op) for op in current.folds}
+        parts = {index: self.sums.part(index) for index in current.sums}
+        with self.lines.block(f"for {self.index.element} in range({self.walk.count}):"):
             for value in self._ordered(current):
                 self._element(value, current)
             for op in current.folds:
                 name = accumulators[op.result]
-                self.lines.add(f"{name} = {self._folded(op, name)}")
+                self.lines.add(f"{name} = {folded(op, name, self._register.__getitem__)}")
             for index in current.sums:
-                self._add_to_sum(index, parts.get(index))
+                self.sums.add_element(index, parts[index])
             for value in current.keeps:
                 dtype, row = kept_dtype(value), self._kept[value]
                 register = self._register[value]
@@ -208,15 +197,15 @@ class RowsKernel:
             is_exact = folds_exactly(op)
             self._assign(op.result, text if is_exact else rounded(text, op.result.type.dtype))
         for index, part in parts.items():
-            total, function = self._total[index], fold(self._sum_op(index)).function
-            self.lines.add(f"{total} = {function}({total}, {part})")
+            if part is not None:
+                self.sums.add_part(index, part)
 
     def _need_before(self, current: Pass) -> None:
         """Everything read once per row that the loop uses must be there before it."""
         for value, source in current.sources.items():
             if source is Source.COMPUTED:
                 self._need(self.stages.producer[value].inputs)
-        for op in (*current.folds, *(self._sum_op(index) for index in current.sums)):
+        for op in (*current.folds, *(self.sums.op(index) for index in current.sums)):
             self._need(op.inputs)
         self._need(tuple(self.stages.results[index] for index in current.stores))
 
@@ -257,72 +246,14 @@ class RowsKernel:
             return False
         computed = (v for v, source in current.sources.items() if source is Source.COMPUTED)
         readers = [self.stages.producer[v] for v in computed]
-        readers += [*current.folds, *(self._sum_op(index) for index in current.sums)]
+        readers += [*current.folds, *(self.sums.op(index) for index in current.sums)]
         return not any(value in op.inputs for op in readers)
 
-    # -- reductions
-
-    def _accumulator(self, op: Op, hint: str) -> str:
+    def _accumulator(self, op: Op) -> str:
         kind = "sum" if op.opcode in ("sum", "mean") else op.opcode
-        name = self.names.fresh(f"{hint}_{kind}")
+        name = self.names.fresh(f"{op.result.name}_{kind}")
         self.lines.add(f"{name} = {literal(fold(op).start, accumulator_dtype(op))}")
         return name
-
-    def _folded(self, op: Op, accumulator: str) -> str:
-        operand = op.inputs[0]
-        value = convert(self._register[operand], operand.type.dtype, accumulator_dtype(op))
-        return f"{fold(op).function}({accumulator}, {value})"
-
-    def _sum_op(self, index: int) -> Op:
-        op = self.stages.sum_op(index)
-        assert op is not None, f"result {index} is no sum"
-        return op
-
-    def _start_sums(self) -> None:
-        for index, partial in self.partials.items():
-            op, name = self._sum_op(index), self.stages.results[index].name
-            if not self.stages.is_column(index):
-                self._total[index] = self.names.fresh(f"total_{name}")
-                start = literal(fold(op).start, partial.dtype)
-                self.lines.add(f"{self._total[index]} = {start}")
-                continue
-            self._partial[index] = self.names.fresh(f"partial_{name}")
-            self.lines.add(f"{self._partial[index]} = {self._own_partial(partial)}")
-            with self.lines.block(f"for {self.index.element} in range({partial.columns}):"):
-                start = literal(fold(op).start, partial.dtype)
-                row, at = self._partial[index], self.index.element
-                self.lines.add(f"store_{partial.dtype}({row}, {at}, {start})")
-
-    def _own_partial(self, partial: Partial) -> str:
-        """This block's part of the partial sums."""
-        argument = KernelArgument("workspace", partial.workspace)
-        known = argument in self.parameters.arguments
-        name = "" if known else self.names.fresh("partials")
-        pointer = self.parameters.add(name, argument, written=True)
-        return f"advance({pointer}, {partial.place('block')})"
-
-    def _add_to_sum(self, index: int, part: str | None) -> None:
-        op = self._sum_op(index)
-        if part is not None:
-            self.lines.add(f"{part} = {self._folded(op, part)}")
-            return
-        dtype, row = self.partials[index].dtype, self._partial[index]
-        at = self.index.element
-        at = f"{self.index.start} + {at}" if self.index.start else at
-        sum = self._folded(op, f"load_{dtype}({row}, {at})")
-        self.lines.add(f"store_{dtype}({row}, {at}, {sum})")
-
-    def _finish_sums(self) -> None:
-        """Leave totals in the block's part; with a single block, finish here."""
-        for index, partial in self.partials.items():
-            op = self._sum_op(index)
-            if self.cut.blocks == 1:
-                pointer = self._pointer[result_access(index)]
-                held = self._partial.get(index) or self._total[index]
-                finish_partial(self.lines, op, partial, held, pointer, self.index.element)
-            elif index in self._total:
-                own = self._own_partial(partial)
-                self.lines.add(f"store_{partial.dtype}({own}, 0, {self._total[index]})")
 
     # -- registers
 

@@ -80,6 +80,8 @@ def _iota(op: Op, index: str) -> str:
     """In i64 or f64 whatever the result's type: an index is exact before it rounds."""
     start, step, dtype = op["start"], op["step"], op.result.type.dtype
     assert isinstance(start, (int, float)) and isinstance(step, (int, float))
+    if (start, step) == (0, 1):
+        return f"{expressions.REGISTER[dtype]}({index})"
     wide = DType.F64 if dtype.is_floating else DType.I64
     text = f"{expressions.REGISTER[wide]}({index})"
     if step != 1:

@@ -252,6 +252,12 @@ class Stages:
         """Values with a scratch row, in order of the pass that fills it."""
         return [value for current in self.passes for value in current.keeps]
 
+    def scratch_bytes(self) -> int:
+        """What a row needs for kept values and random words."""
+        kept = sum(value.type.dtype.compute.size for value in self.kept())
+        words = sum(4 for current in self.passes for op in current.fills)
+        return self.nest.inner * (kept + words)
+
     def last_read(self, value: Value) -> int:
         """The last pass that loads an element operand from its own memory."""
         reads = [

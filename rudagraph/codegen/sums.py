@@ -21,14 +21,25 @@ from rudagraph.schedule.lowered import KernelArgument, KernelCall
 
 
 def finish_partial(
-    lines: Lines, op: Op, partial: Partial, held: str, pointer: str, element: str
+    lines: Lines,
+    op: Op,
+    partial: Partial,
+    held: str,
+    pointer: str,
+    element: str,
+    *,
+    count: str = "",
+    at: str = "",
 ) -> None:
-    """Lines that store a finished sum from the row (or register) that holds it."""
+    """Lines that store a finished sum from the row (or register) that holds it.
+
+    A row may be `count` columns of more, which go to `at`.
+    """
     dtype = op.result.type.dtype
     if partial.is_column:
-        with lines.block(f"for {element} in range({partial.columns}):"):
+        with lines.block(f"for {element} in range({count or partial.columns}):"):
             value = finished(op, f"load_{partial.dtype}({held}, {element})")
-            lines.add(f"store_{dtype}({pointer}, {element}, {value})")
+            lines.add(f"store_{dtype}({pointer}, {at or element}, {value})")
     else:
         lines.add(f"store_{dtype}({pointer}, 0, {finished(op, held)})")
 

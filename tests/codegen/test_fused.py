@@ -114,6 +114,47 @@ def test_operands_lie_in_memory_in_any_way(name: str) -> None:
     check(fused(ADD), tensors["dense"], tensors[name])
 
 
+@pytest.mark.parametrize("shape", [(150, 130), (3, 200, 72), (2, 2, 64, 129)])
+def test_transposed_operands_are_read_in_tiles(shape: tuple[int, ...]) -> None:
+    extents = ",".join(map(str, shape))
+    op = fused(f"""
+%x: bf16[{extents}] = input operand
+%y: bf16[{extents}] = input operand
+%scale: bf16[{shape[-1]}] = input operand
+%scaled: bf16[{extents}] = mul(%x, %scale)
+%sum: bf16[{extents}] = add(%scaled, %y)
+%column: f32[{shape[-1]}] = sum(%sum) [axes={list(range(len(shape) - 1))}, dtype=f32, keepdim=false]
+output result = %sum
+output result = %column
+""")
+    y, scale = operands_for(op)[1:]
+    turned = (*shape[:-2], shape[-1], shape[-2])
+    x = torch.randn(turned, generator=torch.Generator().manual_seed(1)).bfloat16()
+    x = x.transpose(-1, -2)
+    check(op, x, y, scale)
+    assert "for tile in" in lower(op, x, y, scale).calls[0].source.text
+
+
+@pytest.mark.parametrize("rows", [1, 3, 200])
+def test_columns_of_few_long_rows(rows: int) -> None:
+    op = fused(f"""
+%x: f32[{rows},10007] = input operand
+%key: i64[] = input operand
+%keep: b8[{rows},10007] = bernoulli(%key) [bits=16, probability=0.3, shape=[{rows},10007], stream=3]
+%kept: f32[{rows},10007] = where(%keep, %x, 0)
+%column: f32[10007] = sum(%kept) [axes=[0], keepdim=false]
+%mean: f32[10007] = mean(%x) [axes=[0], keepdim=false]
+%total: f32[] = sum(%kept) [axes=[0,1], keepdim=false]
+output result = %kept
+output result = %column
+output result = %mean
+output result = %total
+""")
+    tensors = operands_for(op)
+    check(op, *tensors)
+    assert "for row in range(" in lower(op, *tensors).calls[0].source.text
+
+
 @pytest.mark.parametrize("name", ["permuted", "expanded_last", "slice_of_last"])
 def test_reductions_over_strided_rows(name: str) -> None:
     op = fused("""
