@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from rudagraph.codegen.cuda_embedding import lower_embedding, lower_embedding_backward
 from rudagraph.codegen.cuda_fused import lower_fused
 from rudagraph.ir.graph import Op
 from rudagraph.schedule.lowered import Generate, Lowered, Strides
@@ -17,6 +18,8 @@ _Lower = Callable[[Op, tuple[Strides | None, ...], tuple[Strides, ...], str], Lo
 
 LOWERINGS: dict[str, _Lower] = {
     "fused": lower_fused,
+    "embedding": lower_embedding,
+    "embedding_backward": lower_embedding_backward,
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rudagraph.codegen.copies import without_copies
 from rudagraph.codegen.cuda_finish import finish_call
 from rudagraph.codegen.cuda_flat import FlatKernel
 from rudagraph.codegen.cuda_launch import (
@@ -31,6 +32,7 @@ from rudagraph.codegen.domain import body_nest
 from rudagraph.codegen.expressions import accumulator_dtype
 from rudagraph.codegen.fused import inplace_pairs, kernel_title
 from rudagraph.codegen.memory import Partial, lay_out_partials
+from rudagraph.codegen.ranges import mark_nonpositive
 from rudagraph.codegen.source import describe, kernel_call
 from rudagraph.ir.graph import Graph, Op
 from rudagraph.ir.types import row_major_strides
@@ -48,8 +50,8 @@ def lower_fused(
 ) -> Lowered:
     """Kernel calls of a fused op."""
     assert op.body is not None, "a fused op has a body"
-    lowering = _Lowering(kernel_title(op), op.body, operand_strides, result_strides, target)
-    return lowering.lower()
+    body = mark_nonpositive(without_copies(op.body))
+    return _Lowering(kernel_title(op), body, operand_strides, result_strides, target).lower()
 
 
 @dataclass

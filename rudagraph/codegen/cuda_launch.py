@@ -37,6 +37,10 @@ MOST_HELD_WORDS = 32
 # The same with column sums: RMSNorm backward at bf16 4096 holds 28 and takes 57 registers.
 MOST_WORDS_AHEAD = 44
 MOST_WORDS_WITH_SUMS = 48
+# Keys sorted by comparing each with all others of its chunk, and threads of a block that does so:
+# small blocks, so that 8192 keys keep all multiprocessors busy.
+SORT_CHUNK = 2048
+SORT_THREADS = 64
 # Shared memory of a multiprocessor that blocks can have, what static arrays take left aside.
 SHARED_BYTES = 224 * 1024
 MOST_SLOTS = 4

@@ -21,7 +21,6 @@ from rudagraph.codegen.indexing import Indexing
 from rudagraph.codegen.stages import Pass, Source, Stages
 from rudagraph.ir.graph import Value
 
-
 # What holding a value between passes costs, in additions: a register of each element, which few
 # threads can spare. So sums and products are computed again, exponentials are held.
 _HOLD = 10.0

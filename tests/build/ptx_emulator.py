@@ -492,6 +492,17 @@ def _insert(parts, dtype, source, target, start, length):
     return wide.astype(dtype)
 
 
+def _dot(parts, dtype, a, b, c):
+    """dp2a: two halves of a with two bytes of b."""
+    first = 2 if "hi" in parts else 0
+    a, b = a.astype(np.uint64), b.astype(np.uint64)
+    total = c.astype(np.uint64)
+    for index in range(2):
+        half = a >> np.uint64(16 * index) & np.uint64(0xFFFF)
+        total += half * (b >> np.uint64(8 * (first + index)) & np.uint64(0xFF))
+    return total.astype(np.uint32)
+
+
 def _extreme(parts: list[str], dtype: np.dtype, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if dtype.kind != "f":
         return np.maximum(a, b) if parts[0] == "max" else np.minimum(a, b)
@@ -550,6 +561,7 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     "shr": _shift,
     "prmt": _permute,
     "bfi": _insert,
+    "dp2a": _dot,
     "ex2": _in_double(np.exp2),
     "lg2": _in_double(np.log2),
     "rcp": _in_double(lambda x: 1 / x),

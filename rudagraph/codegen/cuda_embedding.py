@@ -1,0 +1,289 @@
+"""Embedding and its derivative on CUDA: rows gathered, and rows added in order of index.
+
+    embedding            each thread copies a vector of y[i] = weight[ids[i]]
+    embedding_backward   1. key = id << 32 | i: unique, and in the order wanted
+                         2. each chunk of keys sorted by counting the smaller ones
+                         3. chunks merged: a key's place is the number of smaller keys in each
+                         4. where each row's keys start
+                         5. each thread adds a vector of its row's gradients, in f32
+
+Input: the op and strides. Output: Lowered with an error flag. Invariant: no atomics, so the bits of
+a sum depend on the ids alone; an id outside the table is reported and touches no memory.
+"""
+
+from __future__ import annotations
+
+from rudagraph.codegen.cuda_launch import FLAT_THREADS, SORT_CHUNK, SORT_THREADS, vector_length
+from rudagraph.codegen.cuda_writer import CUDA_PREAMBLE, CUDA_RESERVED
+from rudagraph.codegen.domain import build_nest
+from rudagraph.codegen.embedding import described
+from rudagraph.codegen.expressions import REGISTER, literal
+from rudagraph.codegen.indexing import Indexing
+from rudagraph.codegen.memory import aligned
+from rudagraph.codegen.scalars import int_of
+from rudagraph.codegen.source import Lines, Names, Parameters, kernel_call
+from rudagraph.ir.graph import Op
+from rudagraph.schedule.kernel import CudaLaunch
+from rudagraph.schedule.lowered import KernelArgument, KernelCall, Lowered, Strides
+
+_KEY = 1 << 32
+# Gradients that a thread loads before it adds them: a frequent id's rows are far apart.
+_AT_ONCE = 8
+
+
+class _Kernel:
+    """Names, pointers and lines of one kernel whose threads share out `extent` things."""
+
+    def __init__(self, title: str, target: str, extent: int, threads: int) -> None:
+        self.title, self.target, self.extent, self.threads = title, target, extent, threads
+        self.lines, self.names = Lines(depth=1), Names(CUDA_RESERVED)
+        self.parameters = Parameters()
+
+    def pointer(self, hint: str, argument: KernelArgument, *, written: bool = False) -> str:
+        return self.parameters.add(self.names.fresh(hint), argument, written=written)
+
+    def start(self, name: str) -> str:
+        """The line that gives each thread its own, and sends the surplus ones home."""
+        own = self.names.fresh(name)
+        self.lines.add(f"{own} = block_index() * {self.threads} + thread_index()")
+        if self.extent % self.threads:
+            with self.lines.block(f"if {own} >= {self.extent}:"):
+                self.lines.add("return")
+        return own
+
+    def call(self, docstring: list[str], *setup: str) -> KernelCall:
+        return kernel_call(
+            self.title,
+            docstring,
+            self.lines,
+            self.parameters,
+            self.extent,
+            -(-self.extent // self.threads),
+            preamble="\n".join([CUDA_PREAMBLE, *([""] if setup else []), *setup]),
+            cuda=CudaLaunch(self.target, self.threads),
+        )
+
+
+def lower_embedding(
+    op: Op,
+    operand_strides: tuple[Strides | None, ...],
+    result_strides: tuple[Strides, ...],
+    target: str,
+) -> Lowered:
+    """Rows of a table at ids."""
+    weight, ids = op.inputs
+    weight_strides, ids_strides = operand_strides
+    assert weight_strides is not None and ids_strides is not None
+    rows, width = weight.type.shape
+    dtype = weight.type.dtype
+    nest = build_nest(
+        op.result.type.shape,
+        {
+            "ids": ((*ids.type.shape, 1), (*ids_strides, 0)),
+            "weight": ((width,), weight_strides[1:]),
+            "y": (op.result.type.shape, result_strides[0]),
+        },
+        rows=True,
+    )
+    if not nest.elements:
+        return Lowered(())
+    dense = weight_strides[1] == nest.inner_stride("y") == 1
+    steps = (width, weight_strides[0], *nest.outer_strides("y"))
+    length = vector_length([dtype.size], *steps) if dense else 1
+    kernel = _Kernel("embedding", target, nest.elements // length, FLAT_THREADS)
+    lines, names = kernel.lines, kernel.names
+    weight_pointer = kernel.pointer("weight_pointer", KernelArgument("operand", 0))
+    ids_pointer = kernel.pointer("ids_pointer", KernelArgument("operand", 1))
+    y_pointer = kernel.pointer("y_pointer", KernelArgument("result", 0), written=True)
+    error = kernel.pointer("error", KernelArgument("error", 0), written=True)
+    first = kernel.start("vector_number")
+    row, j, number = (names.fresh(name) for name in ("row", "j", "number"))
+    lines.add(f"{row} = {first} // {width // length}")
+    lines.add(f"{j} = {first} % {width // length} * {length}")
+    index = Indexing(nest, row, j)
+    index.declare(lines, names, ("ids", "y"))
+    lines.add(f"{number} = int64(load_{ids.type.dtype}({ids_pointer}, {index.at('ids')}))")
+    lines.add(f"report_index({error}, {number}, {rows}, 0)")
+    at = f"{number} * {weight_strides[0]} + {index.at('weight')}"
+    with lines.block(f"if {number} >= 0 and {number} < {rows}:"):
+        lines.add(
+            f"vector.store_words_{dtype}({y_pointer}, {index.at('y')},"
+            f" vector.load_words_{dtype}({weight_pointer}, {at}))"
+        )
+    with lines.block("else:"):
+        zero = f"vector.pack_{dtype}(vector.full({literal(0, dtype)}))"
+        lines.add(f"vector.store_words_{dtype}({y_pointer}, {index.at('y')}, {zero})")
+    docstring = [f"{nest.rows} rows of {width}.", "", described(op, "weight", "ids", "y")]
+    return Lowered((kernel.call(docstring, f"vector = Vector({length})"),), errors=1)
+
+
+def lower_embedding_backward(
+    op: Op,
+    operand_strides: tuple[Strides | None, ...],
+    result_strides: tuple[Strides, ...],
+    target: str,
+) -> Lowered:
+    """Sums of gradient rows by id."""
+    ids = op.inputs[1]
+    gradient_strides, ids_strides = operand_strides
+    assert gradient_strides is not None and ids_strides is not None
+    rows, count = int_of(op, "rows"), ids.type.numel
+    if not op.result.type.numel:
+        return Lowered(())
+    bytes_of_keys = aligned(8 * max(count, 1))
+    workspaces = (bytes_of_keys, bytes_of_keys, bytes_of_keys, aligned(8 * (rows + 1)))
+    if count == 0:
+        calls = [_starts_call(0, rows, 0, target)]
+        last = 0
+    else:
+        calls = [_keys_call(op, ids_strides, target), _sort_call(count, target)]
+        last = 1
+        if count > SORT_CHUNK:
+            calls.append(_merge_call(count, target))
+            last = 2
+        calls.append(_starts_call(count, rows, last, target))
+    calls.append(_add_call(op, gradient_strides, result_strides[0], last, target))
+    return Lowered(tuple(calls), workspaces, errors=1 if count else 0)
+
+
+def _keys_call(op: Op, strides: Strides, target: str) -> KernelCall:
+    _, ids = op.inputs
+    rows, padding = int_of(op, "rows"), op.get("padding_index", -1)
+    kernel = _Kernel("embedding_keys", target, ids.type.numel, FLAT_THREADS)
+    lines, names = kernel.lines, kernel.names
+    ids_pointer = kernel.pointer("ids_pointer", KernelArgument("operand", 1))
+    keys = kernel.pointer("keys", KernelArgument("workspace", 0), written=True)
+    error = kernel.pointer("error", KernelArgument("error", 0), written=True)
+    i = kernel.start("i")
+    number, key = names.fresh("number"), names.fresh("key")
+    nest = build_nest(
+        (*ids.type.shape, 1), {"ids": ((*ids.type.shape, 1), (*strides, 0))}, rows=True
+    )
+    index = Indexing(nest, i, "0")
+    index.declare(lines, names, ("ids",))
+    lines.add(f"{number} = int64(load_{ids.type.dtype}({ids_pointer}, {index.at('ids')}))")
+    lines.add(f"report_index({error}, {number}, {rows}, 0)")
+    counted = f"{number} >= 0 and {number} < {rows}"
+    counted += "" if padding == -1 else f" and {number} != {padding}"
+    # What counts for no row sorts behind all rows.
+    lines.add(f"{key} = {number} if {counted} else {rows}")
+    lines.add(f"store_i64({keys}, {i}, {key} * {_KEY} + {i})")
+    return kernel.call([f"Keys of {ids.type.numel} ids: row, then index."])
+
+
+def _sort_call(count: int, target: str) -> KernelCall:
+    kernel = _Kernel("sort_keys", target, count, SORT_THREADS)
+    lines, names = kernel.lines, kernel.names
+    keys = kernel.pointer("keys", KernelArgument("workspace", 0))
+    chunked = kernel.pointer("chunked", KernelArgument("workspace", 1), written=True)
+    i = kernel.start("i")
+    mine, first, below, j = (names.fresh(name) for name in ("mine", "first", "below", "j"))
+    length = 2 if count % 2 == 0 else 1
+    lines.add(f"{mine} = load_i64({keys}, {i})", f"{first} = {i} // {SORT_CHUNK} * {SORT_CHUNK}")
+    lines.add(f"{below} = 0")
+    with lines.block(f"for {j} in range({first}, min({first} + {SORT_CHUNK}, {count}), {length}):"):
+        smaller = f"int64(lt(vector.load_i64({keys}, {j}), {mine}))"
+        lines.add(f"{below} = {below} + vector.within_sum({smaller})")
+    lines.add(f"store_i64({chunked}, {first} + {below}, {mine})")
+    docstring = [f"Sorts chunks of {SORT_CHUNK} of {count} keys by counting the smaller ones."]
+    return kernel.call(docstring, f"vector = Vector({length})")
+
+
+def _merge_call(count: int, target: str) -> KernelCall:
+    kernel = _Kernel("merge_keys", target, count, SORT_THREADS)
+    lines, names = kernel.lines, kernel.names
+    chunked = kernel.pointer("chunked", KernelArgument("workspace", 1))
+    merged = kernel.pointer("merged", KernelArgument("workspace", 2), written=True)
+    i = kernel.start("i")
+    mine, place, chunk, first = (names.fresh(n) for n in ("mine", "place", "chunk", "first"))
+    lines.add(f"{mine} = load_i64({chunked}, {i})", f"{place} = {i} % {SORT_CHUNK}")
+    chunks = f"for {chunk} in range({-(-count // SORT_CHUNK)}):"
+    with lines.block(chunks), lines.block(f"if {chunk} != {i} // {SORT_CHUNK}:"):
+        lines.add(f"{first} = {chunk} * {SORT_CHUNK}")
+        last = f"min({first} + {SORT_CHUNK}, {count})"
+        low = _search(lines, names, chunked, first, last, mine)
+        lines.add(f"{place} = {place} + {low} - {first}")
+    lines.add(f"store_i64({merged}, {place}, {mine})")
+    return kernel.call([f"Merges sorted chunks of {count} keys."])
+
+
+def _starts_call(count: int, rows: int, workspace: int, target: str) -> KernelCall:
+    kernel = _Kernel("embedding_starts", target, rows + 1, FLAT_THREADS)
+    keys = kernel.pointer("keys", KernelArgument("workspace", workspace))
+    starts = kernel.pointer("starts", KernelArgument("workspace", 3), written=True)
+    row = kernel.start("row")
+    low = _search(kernel.lines, kernel.names, keys, "0", str(count), f"{row} * {_KEY}")
+    kernel.lines.add(f"store_i64({starts}, {row}, {low})")
+    return kernel.call([f"Where the keys of each of {rows} rows start among {count}."])
+
+
+def _search(lines: Lines, names: Names, keys: str, first: str, last: str, wanted: str) -> str:
+    """Lines that find the first of the sorted keys that is not below the one wanted."""
+    low, high, middle = (names.fresh(name) for name in ("low", "high", "middle"))
+    lines.add(f"{low} = {first}", f"{high} = {last}")
+    with lines.block(f"while {low} < {high}:"):
+        lines.add(f"{middle} = ({low} + {high}) // 2")
+        with lines.block(f"if load_i64({keys}, {middle}) < {wanted}:"):
+            lines.add(f"{low} = {middle} + 1")
+        with lines.block("else:"):
+            lines.add(f"{high} = {middle}")
+    return low
+
+
+def _add_call(
+    op: Op, strides: Strides, result_strides: Strides, workspace: int, target: str
+) -> KernelCall:
+    gradient = op.inputs[0]
+    rows, width = op.result.type.shape
+    dtype, wide = gradient.type.dtype, gradient.type.dtype.compute
+    nest = build_nest(gradient.type.shape, {"gradient": (gradient.type.shape, strides)}, rows=True)
+    steps = (width, *nest.outer_strides("gradient"), result_strides[0])
+    dense = nest.inner_stride("gradient") == result_strides[1] == 1
+    length = vector_length([dtype.size], *steps) if dense else 1
+    kernel = _Kernel("embedding_backward", target, rows * width // length, FLAT_THREADS)
+    lines, names = kernel.lines, kernel.names
+    gradient_pointer = kernel.pointer("gradient_pointer", KernelArgument("operand", 0))
+    keys = kernel.pointer("keys", KernelArgument("workspace", workspace))
+    starts = kernel.pointer("starts", KernelArgument("workspace", 3))
+    result = kernel.pointer("table_pointer", KernelArgument("result", 0), written=True)
+    own = kernel.start("vector_number")
+    row, j, first, last, total, k = (
+        names.fresh(name) for name in ("row", "j", "first", "last", "total", "k")
+    )
+    per_row = width // length
+    lines.add(f"{row} = {own} // {per_row}", f"{j} = {own} % {per_row} * {length}")
+    lines.add(f"{first} = load_i64({starts}, {row})", f"{last} = load_i64({starts}, {row} + 1)")
+    lines.add(f"{total} = vector.full({literal(0, wide)})")
+
+    def elements(count: int) -> None:
+        parts = []
+        for offset in range(count):
+            i, part = names.fresh("i"), names.fresh("part")
+            at = f"{k} + {offset}" if offset else k
+            lines.add(f"{i} = load_i64({keys}, {at}) & {_KEY - 1}")
+            index = Indexing(nest, i, j)
+            index.declare(lines, names, ("gradient",))
+            text = f"vector.load_{dtype}({gradient_pointer}, {index.at('gradient')})"
+            if op.get("scale_by_frequency", False):
+                text = f"div({text}, {REGISTER[wide]}({last} - {first}))"
+            lines.add(f"{part} = {text}")
+            parts.append(part)
+        for part in parts:
+            lines.add(f"{total} = add({total}, {part})")
+
+    full = names.fresh("full")
+    lines.add(f"{full} = {first} + ({last} - {first}) // {_AT_ONCE} * {_AT_ONCE}")
+    with lines.block(f"for {k} in range({first}, {full}, {_AT_ONCE}):"):
+        elements(_AT_ONCE)
+    with lines.block(f"for {k} in range({full}, {last}):"):
+        elements(1)
+    at = f"{row} * {result_strides[0]} + {j}"
+    if result_strides[1] != 1:
+        at = f"{row} * {result_strides[0]} + {j} * {result_strides[1]}"
+    lines.add(f"vector.store_{dtype}({result}, {at}, {total})")
+    docstring = [
+        f"{rows} rows of {width}, each the sum of its gradients.",
+        "",
+        described(op, "gradient", "ids", "table"),
+    ]
+    return kernel.call(docstring, f"vector = Vector({length})")
