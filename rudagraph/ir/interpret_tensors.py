@@ -79,6 +79,10 @@ def _slice(op: Op, operands: Operands, context: Context) -> Results:
     return tensor(op, operands, 0)[index]
 
 
+def _flip(op: Op, operands: Operands, context: Context) -> Results:
+    return tensor(op, operands, 0).flip(int_of(op, "axis"))
+
+
 # -- creation and random
 
 
@@ -95,7 +99,7 @@ def _iota(op: Op, operands: Operands, context: Context) -> Results:
     index = torch.arange(int_of(op, "length"), dtype=kind, device=context.device)
     start, step = op["start"], op["step"]
     assert isinstance(start, (int, float)) and isinstance(step, (int, float))
-    return index * step + start
+    return (index * step + start).reshape(op.result.type.shape)
 
 
 def _bernoulli(op: Op, operands: Operands, context: Context) -> Results:
@@ -181,6 +185,7 @@ TENSORS: dict[str, Callable[[Op, Operands, Context], Results]] = {
     "permute": _permute,
     "expand": _expand,
     "slice": _slice,
+    "flip": _flip,
     "full": _full,
     "iota": _iota,
     "bernoulli": _bernoulli,

@@ -167,6 +167,7 @@ _TABLE: list[OpSpec] = [
         "start:stop:step of one axis, normalised, step positive",
         ("axis", "start", "stop", "step"),
     ),
+    *_rows("flip", (1, 1), Tag.VIEW, rules.flip, "one axis backwards", ("axis",)),
     # creation
     *_rows("full", (0, 0), Tag.CREATION, rules.full, "one number", ("dtype", "shape", "value")),
     *_rows(
@@ -174,8 +175,8 @@ _TABLE: list[OpSpec] = [
         (0, 0),
         Tag.CREATION,
         rules.iota,
-        "start + step * index, one axis",
-        ("dtype", "length", "start", "step"),
+        "start + step * row-major index; one axis unless a shape is given",
+        ("dtype", "length", "shape", "start", "step"),
     ),
     *_rows(
         "bernoulli",

@@ -67,6 +67,11 @@ def view_strides(op: Op, base: Strided) -> Strided | None:
             stride = base.strides[axis]
             strides = base.strides[:axis] + (stride * step,) + base.strides[axis + 1 :]
             return Strided(shape, strides, base.offset + start * stride)
+        case "flip":
+            axis = cast(int, op["axis"])
+            stride, extent = base.strides[axis], max(shape[axis], 1)
+            strides = base.strides[:axis] + (-stride,) + base.strides[axis + 1 :]
+            return Strided(shape, strides, base.offset + (extent - 1) * stride)
         case "reshape":
             reshaped = reshape_strides(base.shape, base.strides, shape)
             return None if reshaped is None else Strided(shape, reshaped, base.offset)

@@ -6,6 +6,7 @@ sentence where they do not fit. Operands of an arithmetic op have one dtype: low
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import cast as typed
 
@@ -227,6 +228,12 @@ def expand(operands: tuple[Operand, ...], attributes: Attributes, body: Graph | 
     return (type.with_shape(shape),)
 
 
+def flip(operands: tuple[Operand, ...], attributes: Attributes, body: Graph | None) -> Types:
+    type, axis = value_type(operands[0]), integer(attributes, "axis")
+    fail_unless(0 <= axis < type.rank, f"axis {axis} is not an axis of {type}")
+    return (type,)
+
+
 def slice_type(operands: tuple[Operand, ...], attributes: Attributes, body: Graph | None) -> Types:
     type = value_type(operands[0])
     axis, start, stop, step = (
@@ -256,7 +263,10 @@ def iota(operands: tuple[Operand, ...], attributes: Attributes, body: Graph | No
     for name in ("start", "step"):
         fits = _fits(number(attributes, name), dtype)
         fail_unless(fits, f"{name} {attributes[name]!r} is no {dtype}")
-    return (TensorType(dtype, (integer(attributes, "length"),)),)
+    length = integer(attributes, "length")
+    shape = (length,) if attributes.get("shape") is None else integers(attributes, "shape")
+    fail_unless(math.prod(shape) == length, f"shape {list(shape)} does not hold {length} elements")
+    return (TensorType(dtype, shape),)
 
 
 def _key(operand: Operand) -> None:

@@ -210,8 +210,8 @@ class _Fuser:
 def inlined_ops(graph: Graph) -> dict[Value, Op]:
     """Ops that every kernel repeats rather than reads: their results by value.
 
-    Creation, casts to a type that is no narrower, arithmetic on single elements, and arithmetic
-    on one row of parameters.
+    Creation, casts to a type that is no narrower, arithmetic on single elements, on little that was
+    created, and on one row of parameters.
     """
     found: dict[Value, Op] = {}
     given = {port.value for port in graph.inputs}
@@ -224,11 +224,15 @@ def inlined_ops(graph: Graph) -> dict[Value, Op]:
         elif op.opcode in ("copy", "check_index"):
             continue
         elif result.type.numel == 1 or (
-            result.type.shape[-1] == result.type.numel <= _SMALL
-            and all(value in given or value in found for value in op.inputs)
+            result.type.numel <= _SMALL
+            and all(value in found or (value in given and _is_row(result)) for value in op.inputs)
         ):
             found[result] = op
     return found
+
+
+def _is_row(value: Value) -> bool:
+    return value.type.shape[-1:] == (value.type.numel,)
 
 
 def _is_widening(op: Op) -> bool:

@@ -18,6 +18,7 @@ from rudagraph.ir.builder import GraphBuilder
 from rudagraph.ir.graph import Graph, Op, Operand, Value
 from rudagraph.ir.ops import Tag, has
 from rudagraph.ir.strides import Strided, result_strides, row_major, view_strides
+from rudagraph.passes.kernel_shapes import domain_of
 
 Strides = Mapping[Value, Strided]
 
@@ -52,7 +53,7 @@ class _Writer:
         if has(op, Tag.VIEW):
             self._view(op)
             return
-        if has(op, Tag.MATMUL | Tag.LIBRARY | Tag.GATHER | Tag.SCATTER):
+        if domain_of(op) is None:
             wanted = tuple(self._readable(op, operand) for operand in op.operands)
             op = op if wanted == op.operands else replace(op, operands=wanted)
         self.builder.add(op)
@@ -142,7 +143,7 @@ def _mergeable(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _fits_library(op: Op, layout: Strided) -> bool:
-    """Gathers and scatters index rows; other library ops take strides as PyTorch does."""
+    """Gathers and scatters index rows; other library ops take strides as PyTorch has them."""
     if not has(op, Tag.GATHER | Tag.SCATTER):
-        return True
+        return all(stride >= 0 for stride in layout.strides)
     return layout == row_major(layout.shape) or layout.strides == row_major(layout.shape).strides

@@ -11,7 +11,6 @@ copy. Reshapes remain where something else reads the old shape.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +27,7 @@ from rudagraph.passes.kernel_shapes import (
     rows_of,
 )
 from rudagraph.passes.liveness import needed_ops
-from rudagraph.passes.translate_shapes import translate
+from rudagraph.passes.translate_shapes import splits, translate
 
 
 def move_views(graph: Graph) -> Graph:
@@ -130,15 +129,13 @@ def can_compute_in(op: Op, shape: Shape) -> bool:
     domain = _domain(op)
     if domain == shape:
         return True
-    if math.prod(domain) != math.prod(shape):
-        return False
+    if not splits(domain, shape):
+        return False  # a merged axis may have no stride
     fold = fold_of(op)
     if fold is Fold.ALL:
         return bool(shape)
     if fold is not None:
         return len(shape) > 1 and shape[-1:] == domain[-1:]
-    if op.opcode == "iota":
-        return False
     operands = [translate(value.type.shape, domain, shape) for value in op.inputs]
     if None in operands:
         return False

@@ -22,7 +22,7 @@ from rudagraph.ir.ops import Tag, has
 
 def own_outputs(graph: Graph) -> Graph:
     """The graph with copies in front of outputs that would share memory."""
-    roots = _roots(graph)
+    roots, turned = _roots(graph)
     inputs = {port.value for port in graph.inputs}
     taken: set[Value] = set()
     builder = GraphBuilder(graph.name)
@@ -31,7 +31,7 @@ def own_outputs(graph: Graph) -> Graph:
     builder.reserve(value.name for value in graph.values())
     for port in graph.outputs:
         root = roots[port.value]
-        if _needs_copy(port, root, inputs, taken):
+        if port.value in turned or _needs_copy(port, root, inputs, taken):
             copy = builder.one("copy", port.value, name=f"{port.value.name}.own")
             port, root = replace(port, value=copy), copy
         if port.role in (Role.RESULT, Role.GRADIENT):
@@ -50,10 +50,14 @@ def _needs_copy(port: Port, root: Value, inputs: set[Value], taken: set[Value]) 
     return root in inputs or root in taken or not whole
 
 
-def _roots(graph: Graph) -> dict[Value, Value]:
-    """The value whose memory each value lies in."""
+def _roots(graph: Graph) -> tuple[dict[Value, Value], set[Value]]:
+    """The value whose memory each value lies in, and those that PyTorch has no strides for."""
     roots = {port.value: port.value for port in graph.inputs}
+    turned: set[Value] = set()
     for op in graph.ops:
+        is_view = has(op, Tag.VIEW)
         for result in op.results:
-            roots[result] = roots[op.inputs[0]] if has(op, Tag.VIEW) else result
-    return roots
+            roots[result] = roots[op.inputs[0]] if is_view else result
+        if op.opcode == "flip" or (is_view and op.inputs[0] in turned):
+            turned.add(op.results[0])
+    return roots, turned

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from rudagraph.ir.graph import Graph, Role
 from rudagraph.ir.strides import Strided
 from rudagraph.ir.verify import verify
+from rudagraph.passes.accumulate import accumulate
 from rudagraph.passes.expand import expand
 from rudagraph.passes.fuse import fuse
 from rudagraph.passes.materialise import materialise
 from rudagraph.passes.move_views import move_views
 from rudagraph.passes.own_outputs import own_outputs
+from rudagraph.passes.rotate_halves import rotate_halves
 from rudagraph.passes.shape_reductions import shape_reductions
 from rudagraph.passes.simplify import simplify
 
@@ -28,18 +30,18 @@ JOINT_PASSES: tuple[Pass, ...] = (
     simplify,
     # Before the cut: saved values are chosen among primitives, not inside composites.
     expand,
-    # After expansion, which writes reductions over any axes: into the forms that kernels have.
-    shape_reductions,
-    # One shape per neighbourhood, so that the cut sees values and not their reshaped twins.
-    move_views,
     # Composites and backward formulas reduce as PyTorch does; kernels know three forms.
     shape_reductions,
     # Again: expansion leaves results that nobody reads, and sums that two composites share.
     simplify,
+    # Leaves views over split axes, which moving views then carries to the neighbours.
+    rotate_halves,
     # After simplification, which folds most reshapes away; what is left here blocks fusion.
     move_views,
     # Chains of reshapes that moving has left.
     simplify,
+    # Once views are settled, which hide sums; before kernels grow, which take additions along.
+    accumulate,
     # Before the cut: a copy made for a product in forward is saved, not made again in backward.
     materialise,
 )

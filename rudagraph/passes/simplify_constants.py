@@ -135,7 +135,10 @@ def _iota(rewriter: Rewriter, type: TensorType, start: int, step: int) -> Replac
     lowest = 0 if type.dtype is DType.U8 else -limit
     if not all(lowest <= end <= limit for end in ends):
         return None
-    return rewriter.one("iota", dtype=type.dtype, length=type.numel, start=start, step=step)
+    shape = type.shape if type.rank != 1 else None
+    return rewriter.one(
+        "iota", dtype=type.dtype, length=type.numel, shape=shape, start=start, step=step
+    )
 
 
 CONSTANTS: dict[str, Rule] = {

@@ -33,6 +33,16 @@ def translate(shape: Shape, domain: Shape, new_domain: Shape) -> Shape | None:
     return _without_leading_ones(tuple(result), new_domain)
 
 
+def splits(domain: Shape, new_domain: Shape) -> bool:
+    """Whether the new domain holds the same elements and merges no two axes of the old one."""
+    if math.prod(domain) != math.prod(new_domain) or 0 in domain:
+        return False
+    return all(
+        sum(extent != 1 for extent in domain[start:end]) <= 1
+        for start, end, _, _ in _aligned(domain, new_domain)
+    )
+
+
 def _aligned(old: Shape, new: Shape) -> Iterator[tuple[int, int, int, int]]:
     """Smallest stretches of axes of both shapes that hold equally many elements."""
     i = j = 0

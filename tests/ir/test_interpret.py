@@ -228,6 +228,7 @@ def test_views() -> None:
     same(apply("permute", x, axes=(2, 0, 1))[0], x.permute(2, 0, 1))
     same(apply("expand", x, shape=(5, 2, 3, 4))[0], x.expand(5, 2, 3, 4))
     same(apply("slice", x, axis=1, start=1, stop=3, step=2)[0], x[:, 1:3:2])
+    same(apply("flip", x, axis=1)[0], x.flip(1))
 
 
 def test_creation() -> None:
