@@ -1,4 +1,4 @@
-"""Offsets from lifetimes: nothing alive together overlaps, and the arena is near its lower bound."""
+"""Offsets from lifetimes: nothing alive together overlaps; the arena is near its lower bound."""
 
 from hypothesis import given
 from hypothesis import strategies as st
