@@ -20,12 +20,12 @@ from rudagraph.capture.heads import group_heads
 from rudagraph.capture.inputs import Inputs, collect_inputs, overlapping
 from rudagraph.capture.lower import lower
 from rudagraph.capture.mode import CaptureMode
-from rudagraph.capture.places import ModulePath
+from rudagraph.capture.places import ModulePath, location_text
 from rudagraph.capture.state import ModuleState
 from rudagraph.capture.substitutes import substituted
 from rudagraph.capture.trace import JointTrace, trace_joint
 from rudagraph.errors import UnsupportedError, UsageError
-from rudagraph.ir.graph import Graph
+from rudagraph.ir.graph import Graph, Location
 from rudagraph.ir.tree import Template
 from rudagraph.ir.verify import verify
 from rudagraph.options import Outputs
@@ -62,7 +62,9 @@ def capture(
     call = Arguments(model.forward).describe(tuple(args), dict(kwargs or {}), tuple(targets))
     inputs = collect_inputs(model, zip(call.paths, call.leaves, strict=True))
     session = _Session(model, call, loss, outputs, inputs)
-    trace = session.trace()
+    grad = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(grad):
+        trace = session.trace()
     _refuse_overlapping_writes(trace, inputs)
     template = session.template
     assert template is not None
@@ -95,9 +97,12 @@ class _Session:
         self.autocast = Autocast.current()
         self.build = call_builder(self.call.tree)
         examples = [item.tensor for item in self.inputs.items]
+        self.mode: CaptureMode | None = None
         try:
             with self.modules.watching(), substituted(), self.autocast.suspended():
                 return trace_joint(self.run, examples, decompositions())
+        except torch._dynamo.exc.TorchDynamoException as error:
+            raise self._compiler_inside() from error
         finally:
             self.state.restore()
 
@@ -107,13 +112,15 @@ class _Session:
         given = self.build(traced[len(traced) - len(self.call.leaves) :])
         args, kwargs, targets = given
         before = _apart(given)
-        mode = CaptureMode(self.modules, type(self).run.__code__, self.outer)
+        mode = self.mode = CaptureMode(self.modules, type(self).run.__code__, self.outer)
+        versions = [tensor._version for tensor in traced]
         with self.state.holding(self.inputs, traced) as settle:
             with mode, self.autocast.restored():
                 result = self.model(*args, **kwargs)
                 if self.loss is not None:
                     result = self.loss(result, *targets)
                 self.template, kept = take_output_apart(result, self.outputs)
+            self._refuse_writes(traced, versions)
             settle()
         if before != _apart(given):
             raise UnsupportedError(
@@ -136,6 +143,25 @@ class _Session:
                 )
         # Clones make every result a tensor of its own: no views of inputs or of each other.
         return [tensor.clone() for tensor in kept]
+
+    def _refuse_writes(self, traced: list[torch.Tensor], versions: list[int]) -> None:
+        for item, tensor, version in zip(self.inputs.items, traced, versions, strict=True):
+            if tensor.requires_grad and tensor._version != version:
+                raise UnsupportedError(
+                    f"forward changes {item.where} in place, and it requires grad",
+                    where=item.where,
+                    hint="work on a copy (clone), or change it outside the step",
+                )
+
+    def _compiler_inside(self) -> UnsupportedError:
+        location = self.mode.last if self.mode is not None else Location()
+        return UnsupportedError(
+            "forward uses torch.compile, or control flow that torch.compile runs (torch.cond, "
+            "scan, flex_attention)",
+            where=location_text(location) or "forward",
+            hint="use the plain function, torch.where or scaled_dot_product_attention, "
+            "or leave this part out of the step",
+        )
 
 
 def _apart(given: Any) -> tuple[object, list[int]]:

@@ -42,6 +42,7 @@ class CaptureMode(TorchFunctionMode):
         self.boundary = boundary
         self.outer = outer
         self.streams = Streams()
+        self.last = Location()
 
     def location(self) -> Location:
         return Location(self.modules.current, user_line(self.boundary))
@@ -54,7 +55,7 @@ class CaptureMode(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        location = self.location()
+        location = self.last = self.location()
         self._note_foreign(function, args, kwargs, location)
         with notes.annotate({"module": location.module, "line": location.line}):
             try:
@@ -131,7 +132,11 @@ def _real_tensors(values: tuple[Any, ...]) -> Iterator[tuple[int, torch.Tensor]]
 
 
 def _is_traced(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, FakeTensor) or torch._is_functional_tensor(tensor)
+    return (
+        isinstance(tensor, FakeTensor)
+        or torch._is_functional_tensor(tensor)
+        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
 
 
 def _writes(function: Callable[..., Any]) -> bool:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -54,7 +55,7 @@ class ModuleState:
 
     def __init__(self, model: nn.Module) -> None:
         self.snapshots = [_take(path, module) for path, module in model.named_modules()]
-        self.random = random.getstate()
+        self.draws = _draws()
 
     def restore(self) -> None:
         for snapshot in self.snapshots:
@@ -63,7 +64,9 @@ class ModuleState:
             for container, copy, _ in snapshot.contents:
                 if not _same(container, copy):
                     _fill(container, copy)
-        random.setstate(self.random)
+        if _draws() != self.draws:
+            random.setstate(self.draws[0])
+            np.random.set_state(self.draws[1])
 
     @contextmanager
     def holding(self, inputs: Inputs, traced: list[torch.Tensor]) -> Iterator[Callable[[], None]]:
@@ -127,9 +130,9 @@ class ModuleState:
         self._check(inputs)
 
     def _check(self, inputs: Inputs) -> None:
-        if random.getstate() != self.random:
+        if _draws() != self.draws:
             raise UnsupportedError(
-                "forward draws from Python's random module: the draw would be fixed",
+                "forward draws from the random module of Python or NumPy: it would be fixed",
                 where="forward",
                 hint="draw outside the step and pass the number as an argument",
             )
@@ -137,6 +140,12 @@ class ModuleState:
             name = _changed_name(snapshot, inputs.derived)
             if name:
                 raise _changed_error(snapshot, name)
+
+
+def _draws() -> tuple[Any, Any]:
+    """The states of the random generators of Python and NumPy, comparable."""
+    name, words, *rest = np.random.get_state()
+    return random.getstate(), (name, tuple(np.asarray(words).tolist()), *rest)
 
 
 def _take(path: str, module: nn.Module) -> _Snapshot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from torch import nn
 
 from rudagraph.capture import capture
 from rudagraph.ir.graph import Role
+from rudagraph.ir.text import print_graph, print_op
 from rudagraph.ir.tree import Constant, Dropped
 from tests.capture.support import assert_same, check, eager, run
 
@@ -176,7 +178,7 @@ def test_nothing_changes_while_capturing() -> None:
     objects = [id(p) for p in model.parameters()] + [id(b) for b in model.buffers()]
     fields = {name: dict(module.__dict__) for name, module in model.named_modules()}
     generator, python = torch.get_rng_state(), random.getstate()
-    captured = check(model, (x,)) if False else capture(model, (x,))
+    captured = capture(model, (x,))
     assert captured.graph.ops
     assert torch.equal(generator, torch.get_rng_state()) and python == random.getstate()
     assert all(torch.equal(state[k], v) for k, v in model.state_dict().items())
@@ -388,9 +390,10 @@ def test_no_grad_and_detach_regions() -> None:
     assert targets(captured, Role.GRADIENT) == ["b.weight", "b.bias"]
 
 
-def test_without_grad_there_is_no_backward() -> None:
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_grad_there_is_no_backward(mode: Any) -> None:
     model, x = nn.Linear(3, 2), torch.randn(4, 3)
-    with torch.no_grad():
+    with mode():
         captured = capture(model, (x,))
     assert targets(captured, Role.TANGENT) == targets(captured, Role.GRADIENT) == []
     torch.testing.assert_close(run(captured, model, (x,)).results[""], model(x))
@@ -415,3 +418,53 @@ def test_checkpointed_regions_are_traced_through() -> None:
         check(Checkpointed(reentrant).eval(), (x,))
         graph = capture(Checkpointed(reentrant), (x,)).graph
         assert {op["stream"] for op in graph.ops if op.opcode == "dropout"} == {0}
+
+
+def test_foreign_tensors_are_constants_by_reference() -> None:
+    outside = torch.arange(3.0)
+
+    class Closure(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * outside + torch.tensor([1.0, 2.0, 4.0])
+
+    model, x = Closure(3, 3), torch.randn(2, 3)
+    captured = check(model, (x,))
+    assert any(tensor is outside for tensor in captured.constants.values())
+    outside.mul_(3)
+    assert_same(run(captured, model, (x,)), eager(model, (x,)))
+
+
+def test_vectorised_functions_and_literals() -> None:
+    class Mapped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = torch.func.vmap(lambda row: row.sin().sum() * torch.tensor(2.0))(x)
+            return rows[torch.tensor([1, 0])]
+
+    check(Mapped(), (torch.randn(2, 3, requires_grad=True),))
+
+
+def test_captures_are_the_same_every_time() -> None:
+    model, x = nn.TransformerEncoderLayer(8, 2, 16, 0.1), torch.randn(5, 2, 8)
+    first, second = (print_graph(capture(model, (x,)).graph) for _ in range(2))
+    assert first == second
+    assert "/" not in re.sub(r"tests/capture/\S+", "", first)
+
+
+def test_names_and_places() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.body(x) * 2
+
+    graph = capture(Outer(), (torch.randn(2, 3),)).graph
+    names = [value.name for value in graph.values()]
+    assert {"body.0.weight", "x", "body.0", "body.1", "grad.body.0.weight"} <= set(names)
+    for op in graph.ops:
+        assert op.location.line.startswith("tests/capture/test_capture.py:"), print_op(op)
+    (product,) = [op for op in graph.ops if op.opcode == "addmm"]
+    assert product.location.module == "body.0"
+    backward = next(op for op in graph.ops if op.opcode == "tanh_backward")
+    assert backward.location.module == "body.1"

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -73,6 +74,12 @@ def overlapping(module: Any, x: torch.Tensor) -> torch.Tensor:
     return x * module.table[0]
 
 
+def clamped(module: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        module.fc.weight.clamp_(-0.1, 0.1)
+    return module.fc(x)
+
+
 def second_order(module: Any, x: torch.Tensor) -> torch.Tensor:
     x = x.detach().requires_grad_()
     (g,) = torch.autograd.grad(x.sin().sum(), x, create_graph=True)
@@ -92,6 +99,12 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], tuple[str, ...]]] =
     "normal_": (lambda m, x: x + torch.empty(3).normal_(), ("random numbers",)),
     "layer drop": (lambda m, x: x if torch.rand([]) < 0.5 else m.fc(x), ("random number", "acts")),
     "python random": (lambda m, x: x * random.random(), ("random module",)),
+    "numpy random": (lambda m, x: x * float(np.random.rand()), ("random module",)),
+    "written parameter": (clamped, ("body.inner.fc.weight", "requires grad")),
+    "torch.cond": (
+        lambda m, x: torch.cond(x.sum() > 0, lambda y: y * 2, lambda y: y * 3, (x,)),
+        ("torch.cond", "torch.where"),
+    ),
     "attribute": (counted, ("body.inner.count", "register_buffer")),
     "list attribute": (listed, ("body.inner.seen",)),
     "stored tensor": (stored, ("body.inner.last",)),
@@ -121,7 +134,7 @@ def test_refused(name: str) -> None:
     for word in words:
         assert word in str(error), str(error)
     assert error.where and error.hint, str(error)
-    if name not in ("no tensor", "python random", "overlapping write"):
+    if name not in ("no tensor", "python random", "numpy random", "overlapping write"):
         assert "body.inner" in error.where, str(error)
     assert OUTSIDE.eq(1).all()
     for path, module in model.named_modules():
