@@ -36,6 +36,8 @@ _OUTSIDE = frozenset(
 )
 # Library ops with a true out=: they write where the plan says. All others allocate.
 WRITES_IN_PLACE = frozenset(("matmul", "addmm", "concatenate", "sum", "mean", "amax", "amin"))
+# (operand, result) pairs that a library op can hold in the same memory, as a kernel's `inplace`.
+LIBRARY_INPLACE: dict[str, tuple[tuple[int, int], ...]] = {"addmm": ((0, 0),)}
 
 
 def plan(
@@ -127,6 +129,7 @@ class _EntryPlanner:
     def __init__(self, planner: _Planner, graph: Graph) -> None:
         self.planner = planner
         self.graph = graph
+        self.start = planner.position
         self.launches: list[Launch] = []
         known = {
             port.value: planner._residuals[port.target][1]
@@ -182,11 +185,9 @@ class _EntryPlanner:
         )
         strides = tuple(self.layouts[result].view.strides for result in op.results)
         lowered = self.planner.generate(op, operand_strides, strides, ())
-        shared: tuple[tuple[int, int], ...] = ()
-        if lowered is not None and lowered.inplace:
-            shared = self._shared(op, lowered)
-            if shared:
-                lowered = self.planner.generate(op, operand_strides, strides, shared)
+        shared = self._shared(op, self._library_pairs(op) if lowered is None else lowered.inplace)
+        if shared and lowered is not None:
+            lowered = self.planner.generate(op, operand_strides, strides, shared)
         self._place_results(op, lowered, shared)
         self.planner.moments.append((self.graph.name, len(self.launches), self.planner.position))
         if lowered is None:
@@ -194,14 +195,24 @@ class _EntryPlanner:
         else:
             self._kernels(op, lowered)
 
-    def _shared(self, op: Op, lowered: Lowered) -> tuple[tuple[int, int], ...]:
+    def _library_pairs(self, op: Op) -> tuple[tuple[int, int], ...]:
+        """The pairs of a library op whose operand lies just as the result will."""
+        pairs = []
+        for operand_index, result_index in LIBRARY_INPLACE.get(op.opcode, ()):
+            operand, result = op.operands[operand_index], op.results[result_index]
+            if isinstance(operand, Value) and operand.type == result.type:
+                if self.layouts[operand].view == self.layouts[result].view:
+                    pairs.append((operand_index, result_index))
+        return tuple(pairs)
+
+    def _shared(self, op: Op, possible: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
         """The in-place pairs to use: the operand dies here, in the arena, whole and unviewed."""
         pairs: list[tuple[int, int]] = []
         taken_operands: set[Value] = set()
         taken_results: set[int] = set()
-        for operand_index, result_index in lowered.inplace:
+        for operand_index, result_index in possible:
             operand, result = op.operands[operand_index], op.results[result_index]
-            if not isinstance(operand, Value) or result in self.returned:
+            if not isinstance(operand, Value):
                 continue
             layout = self.layouts[operand]
             buffer = self.planner.buffers[self.buffer_of[layout.root]]
@@ -214,6 +225,9 @@ class _EntryPlanner:
                 and sum(self.layouts[v].root == layout.root for v in op.inputs) == 1
             )
             free = layout.root not in taken_operands and result_index not in taken_results
+            if result in self.returned:
+                # The operand's memory becomes the caller's: it must be of this very entry.
+                free = free and buffer.first >= self.start
             if dies and fits and free and layout.root not in self.kept:
                 pairs.append((operand_index, result_index))
                 taken_operands.add(layout.root)
@@ -233,6 +247,8 @@ class _EntryPlanner:
                 assert isinstance(operand, Value)
                 self.buffer_of[result] = self.buffer_of[self.layouts[operand].root]
                 self.planner.extend(self.buffer_of[result], last)
+                if result in self.returned:
+                    self._give_away(self.buffer_of[result], result)
                 continue
             port = self.returned.get(result)
             kind = BufferKind.LIBRARY if allocates else BufferKind.ARENA
@@ -241,6 +257,16 @@ class _EntryPlanner:
             size = result.type.bytes if kind is not BufferKind.ARENA else aligned(result.type.bytes)
             buffer = Buffer(result.name, kind, size, position, last, port=port)
             self.buffer_of[result] = self.planner.add(buffer)
+
+    def _give_away(self, index: int, result: Value) -> None:
+        """Make a buffer of the arena one that is returned: its last writer's result is."""
+        self.planner.buffers[index] = replace(
+            self.planner.buffers[index],
+            name=result.name,
+            kind=BufferKind.OUTPUT,
+            bytes=result.type.bytes,
+            port=self.returned[result],
+        )
 
     def _view(self, value: Value) -> View:
         layout: Layout = self.layouts[value]
