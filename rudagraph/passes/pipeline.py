@@ -12,7 +12,6 @@ from rudagraph.ir.graph import Graph, Role
 from rudagraph.ir.strides import Strided
 from rudagraph.ir.verify import verify
 from rudagraph.passes.accumulate import accumulate
-from rudagraph.passes.accumulate import accumulate
 from rudagraph.passes.expand import expand
 from rudagraph.passes.fuse import fuse
 from rudagraph.passes.materialise import materialise
@@ -41,8 +40,6 @@ JOINT_PASSES: tuple[Pass, ...] = (
     move_views,
     # Chains of reshapes that moving has left.
     simplify,
-    # Once views are settled, which hide sums; before kernels grow, which take additions along.
-    accumulate,
     # Once views are settled, which hide sums; before kernels grow, which take additions along.
     accumulate,
     # Before the cut: a copy made for a product in forward is saved, not made again in backward.

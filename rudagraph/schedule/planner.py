@@ -200,9 +200,10 @@ class _EntryPlanner:
         pairs = []
         for operand_index, result_index in LIBRARY_INPLACE.get(op.opcode, ()):
             operand, result = op.operands[operand_index], op.results[result_index]
-            if isinstance(operand, Value) and operand.type == result.type:
-                if self.layouts[operand].view == self.layouts[result].view:
-                    pairs.append((operand_index, result_index))
+            if not isinstance(operand, Value) or operand.type != result.type:
+                continue
+            if self.layouts[operand].view == self.layouts[result].view:
+                pairs.append((operand_index, result_index))
         return tuple(pairs)
 
     def _shared(self, op: Op, possible: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

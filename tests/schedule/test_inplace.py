@@ -1,4 +1,4 @@
-"""Who shares memory with whom: products that add to what is there, and memory given to the caller."""
+"""Who shares memory: products that add to what is there, and memory given to the caller."""
 
 from rudagraph.ir.text import parse_graph
 from rudagraph.schedule.lowered import KernelArgument, KernelCall, Lowered
