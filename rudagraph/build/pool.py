@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import IO
 
+from rudagraph.build import cpu_target, cuda_target
 from rudagraph.build.cache import KernelCache
-from rudagraph.build.cpu_target import cache_key, entry_name, machine_code
 from rudagraph.errors import BuildError, RudagraphError
 from rudagraph.options import environment
 from rudagraph.schedule.kernel import KernelSource, MachineCode
@@ -53,11 +53,11 @@ def compile_all(
     store = KernelCache.default() if cache is None else cache
     distinct: dict[str, KernelSource] = {}
     for source in sources:
-        distinct.setdefault(entry_name(source), source)
+        distinct.setdefault(_entry_name(source), source)
     built: dict[str, bytes] = {}
     missing: list[KernelSource] = []
     for entry, source in distinct.items():
-        code = store.load(cache_key(source))
+        code = store.load(_cache_key(source))
         if code is None:
             missing.append(source)
         else:
@@ -70,12 +70,12 @@ def compile_all(
     report()
 
     def keep(source: KernelSource, code: bytes) -> None:
-        built[entry_name(source)] = code
-        store.store(cache_key(source), code)
+        built[_entry_name(source)] = code
+        store.store(_cache_key(source), code)
         report()
 
     _compile_missing(missing, keep)
-    return [machine_code(source, built[entry_name(source)]) for source in sources]
+    return [_machine_code(source, built[_entry_name(source)]) for source in sources]
 
 
 def _compile_missing(
@@ -101,12 +101,12 @@ def _compile_missing(
             try:
                 keep(source, future.result())
             except RudagraphError as error:
-                failures[entry_name(source)] = error
+                failures[_entry_name(source)] = error
                 for other in pending:
                     other.cancel()
     for source in missing:
-        if entry_name(source) in failures:
-            raise failures[entry_name(source)]
+        if _entry_name(source) in failures:
+            raise failures[_entry_name(source)]
 
 
 def _jobs() -> int:
@@ -118,9 +118,31 @@ def _jobs() -> int:
 
 def _compile_here(source: KernelSource) -> bytes:
     # Numba takes half a second to import: not before a kernel misses the cache.
+    if source.cuda is not None:
+        from rudagraph.build.cuda import compile_packed
+
+        return compile_packed(source)
     from rudagraph.build.cpu import compile_kernel
 
     return compile_kernel(source).code
+
+
+def _entry_name(source: KernelSource) -> str:
+    if source.cuda is not None:
+        return cuda_target.entry_name(source)
+    return cpu_target.entry_name(source)
+
+
+def _cache_key(source: KernelSource) -> str:
+    if source.cuda is not None:
+        return cuda_target.cache_key(source)
+    return cpu_target.cache_key(source)
+
+
+def _machine_code(source: KernelSource, code: bytes) -> MachineCode:
+    if source.cuda is not None:
+        return cuda_target.machine_code(source, code)
+    return cpu_target.machine_code(source, code)
 
 
 # ---- the parent's side
