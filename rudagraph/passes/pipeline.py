@@ -14,6 +14,7 @@ from rudagraph.ir.verify import verify
 from rudagraph.passes.accumulate import accumulate
 from rudagraph.passes.expand import expand
 from rudagraph.passes.fuse import fuse
+from rudagraph.passes.hoist_permutes import hoist_permutes
 from rudagraph.passes.materialise import materialise
 from rudagraph.passes.move_views import move_views
 from rudagraph.passes.own_outputs import own_outputs
@@ -38,6 +39,8 @@ JOINT_PASSES: tuple[Pass, ...] = (
     rotate_halves,
     # After simplification, which folds most reshapes away; what is left here blocks fusion.
     move_views,
+    # Once shapes agree: what is only read turned is computed turned, and needs no copy below.
+    hoist_permutes,
     # Chains of reshapes that moving has left.
     simplify,
     # Once views are settled, which hide sums; before kernels grow, which take additions along.

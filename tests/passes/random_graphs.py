@@ -62,7 +62,7 @@ class RandomGraph:
     def step(self) -> None:
         kind = self.random.choice(
             ("unary", "unary", "binary", "binary", "binary", "reduce", "view", "view", "norm")
-            + ("matmul", "cast", "dropout", "softmax", "full")
+            + ("matmul", "cast", "dropout", "softmax", "full", "rotation")
         )
         self.values.append(getattr(self, f"make_{kind}")())
 
@@ -109,6 +109,24 @@ class RandomGraph:
             "layer_norm", value, None, None, name="norm", axes=1, epsilon=1e-5
         )
         return y
+
+    def make_rotation(self) -> Value:
+        value = self.pick()
+        if not value.type.rank or value.type.shape[-1] % 2:
+            return self.builder.one("neg", value)
+        axis, extent = value.type.rank - 1, value.type.shape[-1]
+        first, second = (
+            self.builder.one("slice", value, axis=axis, start=start, stop=stop, step=1)
+            for start, stop in ((0, extent // 2), (extent // 2, extent))
+        )
+        if self.random.random() < 0.5:
+            negated = self.builder.one("neg", second)
+            return self.builder.one("concatenate", negated, first, axis=axis)
+        none, half = (0,) * (axis + 1), (0,) * axis + (extent // 2,)
+        low = self.builder.one("pad", second, low=none, high=half, value=0.0)
+        negated = self.builder.one("neg", first)
+        high = self.builder.one("pad", negated, low=half, high=none, value=0.0)
+        return self.builder.one("add", low, high)
 
     def make_matmul(self) -> Value:
         left = next(v for v in reversed(self.values) if v.type.rank == 2)

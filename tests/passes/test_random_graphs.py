@@ -11,11 +11,13 @@ from rudagraph.ir.types import DType
 from rudagraph.ir.verify import verify
 from rudagraph.passes.expand import expand
 from rudagraph.passes.fuse import fuse
+from rudagraph.passes.hoist_permutes import hoist_permutes
 from rudagraph.passes.kernel_shapes import domain_of
 from rudagraph.passes.materialise import materialise
 from rudagraph.passes.move_views import move_views
 from rudagraph.passes.own_outputs import own_outputs
 from rudagraph.passes.partition import partition
+from rudagraph.passes.rotate_halves import rotate_halves
 from rudagraph.passes.shape_reductions import shape_reductions
 from rudagraph.schedule.layout import layouts
 from tests.passes.body_rules import check_body
@@ -23,6 +25,15 @@ from tests.passes.oracle import assert_same, run, run_step
 from tests.passes.random_graphs import RandomGraph, random_inputs
 
 SEEDS = range(30)
+PASSES = (
+    expand,
+    shape_reductions,
+    rotate_halves,
+    move_views,
+    hoist_permutes,
+    materialise,
+    own_outputs,
+)
 
 
 def graph_of(seed: int) -> Graph:
@@ -35,14 +46,16 @@ def test_each_pass_keeps_the_meaning(seed: int) -> None:
     inputs = random_inputs(before, seed)
     wanted = run(before, inputs, torch.float64)
     graph = before
-    for step in (expand, shape_reductions, move_views, materialise, own_outputs):
+    for step in PASSES:
         graph = verify(step(graph), stage=step.__name__)
         assert_same(run(graph, inputs, torch.float64), wanted, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cutting_and_fusing_change_no_bit(seed: int) -> None:
-    graph = materialise(move_views(shape_reductions(expand(graph_of(seed)))))
+    graph = graph_of(seed)
+    for step in PASSES[:-1]:
+        graph = step(graph)
     inputs = random_inputs(graph, seed)
     wanted = run(graph, inputs)
     forward, backward = partition(graph)
