@@ -15,7 +15,8 @@ from rudagraph.errors import ContractError
 from rudagraph.ir.torch_types import to_torch_dtype
 from rudagraph.ir.types import TensorType, row_major_strides
 from rudagraph.runtime.buffers import Frame, PointerTable
-from rudagraph.runtime.library import maker, writer
+from rudagraph.runtime.devices import Device
+from rudagraph.runtime.library import maker, product, writer
 from rudagraph.schedule.plan import BufferKind, Entry, ErrorFlag, Launch, Plan, View
 
 Tensor = torch.Tensor
@@ -46,6 +47,7 @@ class EntryPlan:
         elsewhere = _made_before(plan, entry)
         # An op without elements has no launch: its results are there from the start.
         self.initial: list[int] = []
+        self.products: set[int] = set()  # launches that allocate what they could write into
         for buffer in sorted(returned - elsewhere):
             if plan.buffers[buffer].kind is not BufferKind.OUTPUT:
                 continue
@@ -54,6 +56,8 @@ class EntryPlan:
                 self.initial.append(buffer)
             elif not self._is_given(entry.launches[position], buffer):
                 self.allocations[position].append(buffer)
+            elif writer(entry.launches[position]) is not None:
+                self.products.add(position)
         for buffer, position in last.items():
             if plan.buffers[buffer].kind is BufferKind.LIBRARY and buffer not in kept:
                 self.drops[position].append(buffer)
@@ -63,20 +67,30 @@ class EntryPlan:
             if result.view not in views:
                 views.append(result.view)
 
-    @staticmethod
-    def _is_given(launch: Launch, buffer: int) -> bool:
+    def _is_given(self, launch: Launch, buffer: int) -> bool:
         """Whether the launch brings the buffer's memory itself."""
         made = any(view.buffer == buffer for view in launch.results)
-        return made and launch.kernel is None and writer(launch) is None
+        if not made or launch.kernel is not None:
+            return False
+        if writer(launch) is None:
+            return True
+        view = launch.results[0]
+        whole = view.offset == 0 and view.strides == row_major_strides(view.type.shape)
+        fills = view.type.bytes == self.plan.buffers[buffer].bytes > 0
+        return whole and fills and product(launch) is not None
 
 
 class BoundEntry:
-    """The steps of one frame's entry. Kernel steps are made anew when the threads change."""
+    """The steps of one frame's entry. Kernel steps are made anew when their context changes:
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
+    the number of threads on a CPU, the stream on a GPU.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.context = device.context()
         self.steps: list[Step] = []
-        self._kernels: list[tuple[int, Any, int]] = []  # (step, launcher, address of arguments)
+        self._kernels: list[tuple[int, Callable[[int], Step]]] = []
         self._launches: dict[int, Launch] = {}
 
     def add(self, step: Step, launch: Launch | None = None) -> None:
@@ -85,14 +99,15 @@ class BoundEntry:
         self.steps.append(step)
 
     def add_kernel(self, launcher: Any, address: int, launch: Launch) -> None:
-        self._kernels.append((len(self.steps), launcher, address))
-        self.add(launcher.bound(address, self.threads), launch)
+        bind = self.device.binder(launcher, address)
+        self._kernels.append((len(self.steps), bind))
+        self.add(bind(self.context), launch)
 
-    def bind_threads(self, threads: int) -> None:
-        self.threads = threads
-        for position, launcher, address in self._kernels:
+    def bind(self, context: int) -> None:
+        self.context = context
+        for position, bind in self._kernels:
             launch = self._launches.pop(id(self.steps[position]))
-            self.steps[position] = launcher.bound(address, threads)
+            self.steps[position] = bind(context)
             self._launches[id(self.steps[position])] = launch
 
     def launch_of(self, step: Step | None) -> Launch | None:
@@ -101,8 +116,9 @@ class BoundEntry:
 
 def entry_steps(plan: EntryPlan, frame: Frame, launchers: Mapping[str, Any]) -> BoundEntry:
     """All steps of an entry, in order."""
-    bound = BoundEntry(torch.get_num_threads())
-    checked = not any(
+    bound = BoundEntry(frame.device)
+    # Late flags are looked at when the next entry starts.
+    checked = frame.device.is_late or not any(
         isinstance(argument, ErrorFlag)
         for launch in plan.entry.launches
         for argument in launch.arguments
@@ -122,7 +138,7 @@ def entry_steps(plan: EntryPlan, frame: Frame, launchers: Mapping[str, Any]) -> 
                 if plan.plan.buffers[view.buffer].kind is BufferKind.BOUND:
                     bound.add(_mark_changed(frame, plan.table.slot(view)))
         else:
-            bound.add(_library_step(plan, frame, launch), launch)
+            bound.add(_library_step(plan, frame, launch, position in plan.products), launch)
         if plan.drops[position]:
             bound.add(_drop(plan, frame, plan.drops[position]))
     if not checked:
@@ -161,7 +177,7 @@ def _allocate(plan: EntryPlan, frame: Frame, buffer: int) -> Step:
     whole, kind = _root(plan, buffer)
     shape, dtype = kind.shape, to_torch_dtype(kind.dtype)
     strides = row_major_strides(shape)
-    empty = _empty_strided()
+    empty = frame.device.empty_strided
     uses = [(use.position, use.offset) for use in plan.table.uses.get(buffer, ())]
     block, tensors = frame.block, frame.tensors
     if whole is not None:
@@ -185,26 +201,11 @@ def _allocate(plan: EntryPlan, frame: Frame, buffer: int) -> Step:
         if len(single) == 1:
             # Returned through one view only: a tensor of its own, so that it may be changed.
             view = single[0]
-            tensor = torch.empty(0, dtype=dtype)
+            tensor = frame.device.empty(dtype)
             tensor.set_(root.untyped_storage(), view.offset, view.type.shape, view.strides)
             tensors[plan.table.slot(view)] = tensor
 
     return allocate
-
-
-def _empty_strided() -> Callable[..., Tensor]:
-    """torch.empty_strided(shape, strides, dtype=dtype), by PyTorch's short cut where it has it.
-
-    A step allocates every gradient anew; the short cut takes 0.8 us instead of 1.4 for each.
-    """
-    try:
-        from torch._C._dynamo import guards
-    except ImportError:
-        guards = None  # type: ignore[assignment]
-    short: Callable[..., Tensor] | None = getattr(guards, "_empty_strided_cpu", None)
-    if short is not None:
-        return short
-    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype)
 
 
 def _root(plan: EntryPlan, buffer: int) -> tuple[View | None, TensorType]:
@@ -239,9 +240,11 @@ def _drop(plan: EntryPlan, frame: Frame, buffers: list[int]) -> Step:
 # ---- library ops
 
 
-def _library_step(plan: EntryPlan, frame: Frame, launch: Launch) -> Step:
+def _library_step(plan: EntryPlan, frame: Frame, launch: Launch, allocates: bool) -> Step:
     tensors = frame.tensors
     write = writer(launch)
+    if allocates:
+        return _product_step(plan, frame, launch)
     reads = [
         plan.table.slot(argument) if isinstance(argument, View) else None
         for argument in launch.arguments
@@ -258,6 +261,23 @@ def _library_step(plan: EntryPlan, frame: Frame, launch: Launch) -> Step:
     return lambda: write(tensors[out], *operands())
 
 
+def _product_step(plan: EntryPlan, frame: Frame, launch: Launch) -> Step:
+    """A product straight into memory that is returned."""
+    tensors = frame.tensors
+    run = product(launch)
+    assert run is not None
+    reads = [plan.table.slot(view) for view in launch.arguments if isinstance(view, View)]
+    (view,) = launch.results
+    if len(plan.table.views[view.buffer]) > 1 or plan.table.uses.get(view.buffer):
+        return lambda: frame.bind(view.buffer, run(*[tensors[slot] for slot in reads]))
+    out = plan.table.slot(view)
+
+    def multiply() -> None:
+        tensors[out] = run(*[tensors[slot] for slot in reads])
+
+    return multiply
+
+
 def _operands(
     launch: Launch, reads: list[int | None], tensors: list[Any]
 ) -> Callable[[], list[Any]]:
@@ -269,7 +289,7 @@ def _operands(
 
 def _making_step(plan: EntryPlan, frame: Frame, launch: Launch, reads: list[int | None]) -> Step:
     """Run an op that allocates, and put what it gives where the plan has it."""
-    make = maker(launch)
+    make = maker(launch, frame.device)
     operands = _operands(launch, reads, frame.tensors)
     places = [_placing(plan, frame, view) for view in launch.results]
 
@@ -292,11 +312,11 @@ def _placing(plan: EntryPlan, frame: Frame, view: View) -> Callable[[Tensor], No
 
         return copy
     shape, strides, dtype = view.type.shape, view.strides, to_torch_dtype(view.type.dtype)
+    empty = frame.device.empty_strided
 
     def adopt(tensor: Tensor) -> None:
         if tensor.stride() != strides and not lies_as(tensor, strides):
-            laid_out = torch.empty_strided(shape, strides, dtype=dtype)
-            tensor = laid_out.copy_(tensor)
+            tensor = empty(shape, strides, dtype).copy_(tensor)
         frame.bind_root(view.buffer, view, tensor)
 
     return adopt
@@ -314,25 +334,27 @@ def lies_as(tensor: Tensor, strides: tuple[int, ...]) -> bool:
 
 
 def _check_errors(plan: EntryPlan, frame: Frame) -> Step:
+    return lambda: raise_errors(plan.plan, frame)
+
+
+def raise_errors(plan: Plan, frame: Frame) -> None:
+    """The error that a kernel has reported, if any."""
     flags = frame.errors
-
-    def check() -> None:
-        if not flags.any():
-            return
-        index = int(flags[:, 0].nonzero()[0][0])
-        value = int(flags[index, 1])
-        flags[:] = 0
-        raise index_error(plan, index, value)
-
-    return check
+    if not flags[:, 0].any():
+        return
+    index = int(flags[:, 0].nonzero()[0][0])
+    value = int(flags[index, 1])
+    flags[:] = 0
+    raise index_error(plan, index, value)
 
 
-def index_error(plan: EntryPlan, index: int, value: int) -> ContractError:
+def index_error(plan: Plan, index: int, value: int) -> ContractError:
     """The error for flag number `index`: an op met `value` outside its table."""
-    location = plan.plan.errors[index]
+    location = plan.errors[index]
     launch = next(
         launch
-        for launch in plan.entry.launches
+        for entry in (plan.forward, plan.backward)
+        for launch in (entry.launches if entry else ())
         if any(isinstance(a, ErrorFlag) and a.index == index for a in launch.arguments)
     )
     rows = _table_rows(launch)

@@ -18,6 +18,8 @@ from rudagraph.ir.interpret import evaluate, library_function
 from rudagraph.ir.semantics import Context
 from rudagraph.ir.torch_types import to_torch_dtype
 from rudagraph.ir.types import DType
+from rudagraph.runtime import attention
+from rudagraph.runtime.devices import CudaDevice, Device
 from rudagraph.schedule.plan import Launch, View
 
 Tensor = torch.Tensor
@@ -102,7 +104,7 @@ WRITERS: dict[str, Callable[[Launch], Writer]] = {
 # ---- ops that allocate
 
 
-def _pad(launch: Launch) -> Maker:
+def _pad(launch: Launch, device: Device) -> Maker:
     low, high = attribute(launch, "low"), attribute(launch, "high")
     pairs = zip(reversed(low), reversed(high), strict=True)
     amounts = [amount for pair in pairs for amount in pair]
@@ -110,10 +112,12 @@ def _pad(launch: Launch) -> Maker:
     return lambda x: (torch.constant_pad_nd(x, amounts, value),)
 
 
-def _attention(launch: Launch) -> Maker:
+def _attention(launch: Launch, device: Device) -> Maker:
+    if isinstance(device, CudaDevice):
+        return attention.maker_for(launch, device) or _interpreted(launch, device)
     scale, causal = attribute(launch, "scale"), bool(attribute(launch, "causal", False))
     if not _flash_takes(launch, 0):
-        return _interpreted(launch)
+        return _interpreted(launch, device)
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
     def run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
@@ -124,10 +128,12 @@ def _attention(launch: Launch) -> Maker:
     return run
 
 
-def _attention_backward(launch: Launch) -> Maker:
+def _attention_backward(launch: Launch, device: Device) -> Maker:
+    if isinstance(device, CudaDevice):
+        return attention.maker_for(launch, device) or _interpreted(launch, device)
     scale, causal = attribute(launch, "scale"), bool(attribute(launch, "causal", False))
     if not _flash_takes(launch, 1):
-        return _interpreted(launch)
+        return _interpreted(launch, device)
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
     def run(
@@ -174,18 +180,18 @@ def _additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
     return mask[(None,) * (4 - mask.dim())]
 
 
-def _embedding(launch: Launch) -> Maker:
+def _embedding(launch: Launch, device: Device) -> Maker:
     return lambda weight, ids: (torch.embedding(weight, ids),)
 
 
-def _embedding_backward(launch: Launch) -> Maker:
+def _embedding_backward(launch: Launch, device: Device) -> Maker:
     rows, padding = attribute(launch, "rows"), attribute(launch, "padding_index", -1)
     scale = bool(attribute(launch, "scale_by_frequency", False))
     run = torch.ops.aten.embedding_dense_backward.default
     return lambda gradient, ids: (run(gradient, ids, rows, padding, scale),)
 
 
-def _library(launch: Launch) -> Maker:
+def _library(launch: Launch, device: Device) -> Maker:
     function = library_function(str(attribute(launch, "target")))
     arguments = [_template(item) for item in attribute(launch, "arguments", ())]
     keywords = {
@@ -202,6 +208,8 @@ def _library(launch: Launch) -> Maker:
         flat = [item for part in result for item in (part if isinstance(part, list) else [part])]
         return tuple(item for item in flat if item is not None)
 
+    if isinstance(device, CudaDevice) and device.deterministic:
+        run = attention.reproducibly(run)
     return _owning(run)
 
 
@@ -222,7 +230,7 @@ def _template(item: Attribute) -> Callable[[tuple[Any, ...]], Any]:
     return lambda operands: value
 
 
-def _interpreted(launch: Launch) -> Maker:
+def _interpreted(launch: Launch, device: Device) -> Maker:
     """The op as the interpreter defines it."""
     operands = tuple(
         Value(f"operand{index}", argument.type) if isinstance(argument, View) else argument
@@ -230,7 +238,7 @@ def _interpreted(launch: Launch) -> Maker:
     )
     results = tuple(Value(f"result{i}", view.type) for i, view in enumerate(launch.results))
     op = Op(launch.opcode, cast(Any, operands), results, launch.attributes, launch.location)
-    context = Context()
+    context = Context(device=device.device)
     return _owning(lambda *tensors: evaluate(op, tensors, context))
 
 
@@ -254,7 +262,7 @@ def _owning(make: Maker) -> Maker:
     return run
 
 
-MAKERS: dict[str, Callable[[Launch], Maker]] = {
+MAKERS: dict[str, Callable[[Launch, Device], Maker]] = {
     "pad": _pad,
     "attention": _attention,
     "attention_backward": _attention_backward,
@@ -264,17 +272,28 @@ MAKERS: dict[str, Callable[[Launch], Maker]] = {
 }
 
 
+def product(launch: Launch) -> Callable[..., Tensor] | None:
+    """A product as a function that allocates its row-major result itself, where there is one.
+
+    For a result that is returned anyway this spares an allocation from Python.
+    """
+    if launch.opcode == "addmm":
+        return torch.addmm
+    rank = _operand_rank(launch, 0) if launch.opcode == "matmul" else 0
+    return {2: torch.mm, 3: torch.bmm}.get(rank)
+
+
 def writer(launch: Launch) -> Writer | None:
     """How the op writes into its result, or None where it has no true out=."""
     make = WRITERS.get(launch.opcode)
     return None if make is None else make(launch)
 
 
-def maker(launch: Launch) -> Maker:
-    """How the op makes its results."""
+def maker(launch: Launch, device: Device) -> Maker:
+    """How the op makes its results on this device."""
     if launch.opcode == "fused":
         raise VerifyError("a fused op has no kernel", launch.location.line)
-    return MAKERS.get(launch.opcode, _interpreted)(launch)
+    return MAKERS.get(launch.opcode, _interpreted)(launch, device)
 
 
 def _operand_type(launch: Launch, index: int) -> Any:
