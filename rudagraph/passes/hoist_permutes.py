@@ -34,6 +34,7 @@ class _Finder:
         self.outputs = graph.output_values()
         self.turns: dict[Value, Shape] = {}  # elementwise result -> axes it is computed in
         self.ends: dict[Value, Value] = {}  # result of a permute -> the elementwise result
+        self.made: dict[Value, Value] = {}  # elementwise result -> it, turned
         for op in graph.ops:
             if op.opcode == "permute":
                 self._consider(op)
@@ -48,24 +49,28 @@ class _Finder:
             return
         if any(value in self.outputs or len(self.users[value]) != 1 for value in chain):
             return
-        found: list[Value] = []
-        if self._hoistable(source, source.type.shape, found):
+        found: dict[Value, None] = {}
+        if not self._hoistable(source, source.type.shape, found):
+            return
+        # What is hoisted is read by what is hoisted alone.
+        readers = {op.results[0] for value in found if value != source for op in self.users[value]}
+        if readers <= found.keys() and self.outputs.isdisjoint(found):
             self.turns.update(dict.fromkeys(found, axes))
             self.ends[permute.result] = source
 
-    def _hoistable(self, value: Value, domain: Shape, found: list[Value]) -> bool:
+    def _hoistable(self, value: Value, domain: Shape, found: dict[Value, None]) -> bool:
         """Whether the value can be computed turned; adds it and what is hoisted with it."""
+        if value in found:
+            return True
         op = self.producers.get(value)
         if op is None or not is_elementwise(op) or has(op, Tag.CREATION | Tag.RANDOM):
             return False
-        found.append(value)
-        for operand in dict.fromkeys(op.inputs):
+        found[value] = None
+        for operand in op.inputs:
             source = self.producers.get(operand)
             if source is None or domain_of(source) is None or operand.type.numel <= domain[-1]:
                 continue  # in memory, or little enough to be in every kernel
-            alone = len(self.users[operand]) == 1 and operand not in self.outputs
-            whole = operand.type.shape == domain
-            if not (alone and whole and self._hoistable(operand, domain, found)):
+            if operand.type.shape != domain or not self._hoistable(operand, domain, found):
                 return False
         return True
 
@@ -80,13 +85,16 @@ class _Finder:
         return rewriter.one("reshape", value, shape=op.result.type.shape)
 
     def _turned(self, rewriter: Rewriter, value: Value) -> Value:
+        if value in self.made:
+            return self.made[value]
         op, axes = self.producers[value], self.turns[value]
         operands = tuple(
             self._operand(rewriter, operand, axes) if isinstance(operand, Value) else operand
             for operand in op.operands
         )
         name = f"{value.name}.turned"
-        return rewriter.like(op, *operands, name=name)
+        self.made[value] = rewriter.like(op, *operands, name=name)
+        return self.made[value]
 
     def _operand(self, rewriter: Rewriter, operand: Value, axes: Shape) -> Value:
         if operand in self.turns and self.turns[operand] == axes:
