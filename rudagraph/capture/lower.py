@@ -34,6 +34,7 @@ from rudagraph.errors import RudagraphError, UnsupportedError, VerifyError
 from rudagraph.ir.builder import GraphBuilder
 from rudagraph.ir.graph import Graph, Role, Value
 from rudagraph.ir.torch_types import type_of
+from rudagraph.ir.type_rules import TypeRuleError
 from rudagraph.ir.verify import verify
 
 # The modules whose rows make up the table.
@@ -133,10 +134,13 @@ def _lower_node(low: Lowering, node: fx.Node) -> Any:
         _refuse_random(node)
         result = ROWS.get(node.target, lower_library)(low, node)
         _check(node, result)
+    except TypeRuleError as error:
+        raise VerifyError(
+            f"lowering {node.target}: {error}", where=location_text(place(node))
+        ) from error
     except RudagraphError as error:
-        where = location_text(place(node))
-        if where and not error.where:
-            error.where = where
+        if not error.where:
+            error.where = location_text(place(node))
         raise
     return result
 

@@ -58,6 +58,8 @@ _BINARY = {
     aten.tanh_backward.default: "tanh_backward",
     aten.silu_backward.default: "silu_backward",
 }
+_SAME_ON_INTEGERS = frozenset({"floor", "ceil", "trunc", "round"})
+_SAME_ON_TRUTH = frozenset({"sign", "relu", "abs"})
 _ON_TRUTH = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or"}
 _ON_TRUTH |= {"minimum": "logical_and", "bitwise_and": "logical_and", "bitwise_or": "logical_or"}
 _ON_TRUTH |= {"bitwise_xor": "logical_xor", "bitwise_not": "logical_not"}
@@ -66,7 +68,9 @@ _ON_TRUTH |= {"bitwise_xor": "logical_xor", "bitwise_not": "logical_not"}
 def _unary(opcode: str) -> Row:
     def lower(low: Lowering, node: Node) -> Value:
         dtype = low.dtype(node)
-        if not dtype.is_floating and opcode in ("floor", "ceil", "trunc", "round"):
+        if opcode in _SAME_ON_INTEGERS and not dtype.is_floating:
+            return low.cast(low.value(node.args[0]), dtype)
+        if opcode in _SAME_ON_TRUTH and dtype is DType.B8:
             return low.cast(low.value(node.args[0]), dtype)
         name = _ON_TRUTH.get(opcode, opcode) if dtype is DType.B8 else opcode
         return low.pointwise(node, name, node.args[:1], dtype)

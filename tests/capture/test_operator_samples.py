@@ -1,0 +1,74 @@
+"""PyTorch's own operator samples: each captures and equals eager, or is refused with a reason.
+
+Some of them run always in FP32 and BF16, all with --full, in integers and truth values as well.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing._internal.common_methods_invocations import op_db
+
+from rudagraph.capture import capture
+from rudagraph.errors import UnsupportedError, UsageError
+from tests.capture.support import assert_same, eager, run
+
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+TOLERANCES = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (3e-2, 3e-2)}
+# Their results are whatever memory held or random numbers of PyTorch's own, or need a GPU.
+UNDEFINED = ("empty", "dropout", "rand", "multi_head_attention", "scaled_dot_product", "jiterator")
+# Eager gives no gradient to running statistics, in training they are no inputs of the formula.
+STATISTICS = ("batch_norm", "instance_norm")
+
+
+class Call(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.__dict__["function"] = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def _selected() -> list[Any]:
+    found = []
+    for index, op in enumerate(op_db):
+        for dtype in DTYPES:
+            if dtype not in op.supported_dtypes("cpu") or _left_out(op.name):
+                continue
+            marks = [] if index % 23 == 4 and dtype in DTYPES[:2] else [pytest.mark.full]
+            name = "-".join(filter(None, (op.name, op.variant_test_name, str(dtype)[6:])))
+            found.append(pytest.param(op, dtype, id=name, marks=marks))
+    return found
+
+
+def _left_out(name: str) -> bool:
+    return any(part in name for part in UNDEFINED)
+
+
+@pytest.mark.parametrize(("op", "dtype"), _selected())
+@pytest.mark.filterwarnings("ignore")
+def test_samples(op: Any, dtype: torch.dtype) -> None:
+    grad = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    grad = grad and not any(part in op.name for part in STATISTICS)
+    torch.manual_seed(0)
+    samples = list(op.sample_inputs("cpu", dtype, requires_grad=grad))
+    for sample in {id(s): s for s in (samples[0], samples[len(samples) // 2])}.values():
+        model, args = Call(op.op), (sample.input, *sample.args)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                want = eager(model, args, sample.kwargs)
+        except (RuntimeError, NotImplementedError, UsageError, UnsupportedError):
+            continue  # no eager result to compare with
+        try:
+            captured = capture(model, args, sample.kwargs)
+        except (UnsupportedError, UsageError) as error:
+            assert error.where and error.hint
+            continue
+        got = run(captured, model, args, sample.kwargs)
+        assert_same(got, want, *TOLERANCES.get(dtype, (1e-5, 1e-5)))
