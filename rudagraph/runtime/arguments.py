@@ -15,12 +15,21 @@ from typing import Any
 import torch
 
 from rudagraph.errors import ContractError
-from rudagraph.ir.tree import CallTree, Tree, tensor_leaves
-from rudagraph.runtime.structure import builder, join, kind_of, members, take_apart
+from rudagraph.ir.tree import CallTree, Constant, Node, TensorLeaf, Tree, tensor_leaves
+from rudagraph.runtime.structure import (
+    builder,
+    extra_attributes,
+    join,
+    kind_of,
+    members,
+    resolve,
+    take_apart,
+)
 
 _MISSING = object()
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _CONSTANTS = (bool, int, str, type(None), bytes)
+_SCALARS = (*_CONSTANTS, float, complex)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,32 +169,72 @@ def call_builder(
     return build
 
 
+def key_of(arguments: Sequence[tuple[str, Tree]]) -> tuple[Any, ...]:
+    """The key that `flatten` gives for a call described by these arguments."""
+    key: list[Any] = []
+    targets: list[Any] = []
+    for path, tree in arguments:
+        if path.startswith("targets["):
+            targets.append(_tree_key(tree))
+        else:
+            key.append(path if isinstance(tree, TensorLeaf) else (path, _tree_key(tree)))
+    if targets:
+        key.append(("targets", (tuple, tuple(range(len(targets))), tuple(targets), ())))
+    return tuple(key)
+
+
 def _key(value: Any, path: str, leaves: list[torch.Tensor]) -> Any:
     """What two values of one structure have in common; their tensors are appended to `leaves`."""
     if isinstance(value, torch.Tensor):
+        _refuse_wrapper(value, path)
         leaves.append(value)
         return torch.Tensor
-    if isinstance(value, float | complex):
-        return type(value), repr(value)  # NaN equals itself, -0.0 is not 0.0
-    if isinstance(value, _CONSTANTS):
-        return type(value), value
+    if isinstance(value, _SCALARS):
+        return _scalar_key(value)
     kind = kind_of(value)
     if kind is None:
-        return _opaque_key(value, path)
+        take_apart(value, path, [])  # raises for what has no known structure
+        return type(value), value
     keys, children = members(value, kind)
     inner = [
         _key(child, join(path, key), leaves) for key, child in zip(keys, children, strict=True)
     ]
-    return type(value), keys, tuple(inner)
+    extras = extra_attributes(value, kind, keys)
+    return type(value), keys, tuple(inner), _extras_key(extras)
 
 
-def _opaque_key(value: Any, path: str) -> Any:
-    take_apart(value, path, [])  # raises for what has no known structure
-    try:
-        hash(value)
-    except TypeError:
-        return type(value), repr(value)
+def _tree_key(tree: Tree) -> Any:
+    match tree:
+        case TensorLeaf():
+            return torch.Tensor
+        case Constant(value):
+            return _scalar_key(value)
+        case Node():
+            inner = tuple(_tree_key(child) for child in tree.children)
+            return resolve(tree.type), tree.keys, inner, _extras_key(tree.extras)
+    value = builder(tree)(())
     return type(value), value
+
+
+def _scalar_key(value: Any) -> Any:
+    if isinstance(value, float | complex):
+        return type(value), repr(value)  # NaN equals itself, -0.0 is not 0.0
+    return type(value), value
+
+
+def _extras_key(extras: tuple[tuple[str, Tree], ...]) -> Any:
+    return tuple((name, _tree_key(tree)) for name, tree in extras)
+
+
+def _refuse_wrapper(tensor: torch.Tensor, path: str) -> None:
+    """Subclasses that dispatch by themselves hold their numbers elsewhere."""
+    if type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+        return
+    raise ContractError(
+        f"argument {path} is a {type(tensor).__qualname__}, which wraps other tensors",
+        f"argument {path}",
+        "pass the plain tensor inside it",
+    )
 
 
 def _paths(arguments: Sequence[tuple[str, Tree]]) -> list[str]:

@@ -16,6 +16,7 @@ import torch
 from rudagraph.errors import ContractError, RudagraphError, UsageError
 from rudagraph.ir.torch_types import to_torch_dtype
 from rudagraph.runtime.buffers import Frame, PointerTable, Slot, Slots
+from rudagraph.runtime.devices import device_of
 from rudagraph.runtime.entries import BoundEntry, EntryPlan, entry_steps
 from rudagraph.runtime.wiring import Wiring
 from rudagraph.schedule.program import Program
@@ -69,7 +70,8 @@ class Executor:
         self.launchers = launchers
         self.slots = slots
         self.table = PointerTable(plan)
-        self.wiring = Wiring(program, self.table, weight_index)
+        self.device = device_of(program.contract.device, program.deterministic)
+        self.wiring = Wiring(program, self.table, weight_index, self.device)
         self._forward = EntryPlan(plan, self.table, plan.forward, plan.backward)
         self._backward = EntryPlan(plan, self.table, plan.backward, None) if plan.backward else None
         self._frames: dict[int, Frame] = {}
@@ -79,6 +81,12 @@ class Executor:
 
     def forward(self, leaves: list[Tensor], weights: list[Tensor], keep: bool) -> Pending:
         """Run the forward entry; with `keep`, its residuals stay until `backward`."""
+        with self.device.entered():
+            return self._forward_on_device(leaves, weights, keep)
+
+    def _forward_on_device(
+        self, leaves: list[Tensor], weights: list[Tensor], keep: bool
+    ) -> Pending:
         wiring = self.wiring
         slot = self.slots.for_training() if keep else self.slots.for_evaluation()
         frame = self._frame(slot, weights)
@@ -103,11 +111,13 @@ class Executor:
         return pending
 
     def _frame(self, slot: Slot, weights: list[Tensor]) -> Frame:
-        slot.enter(self.program.plan.arena_bytes)
+        slot.enter(self.program.plan.arena_bytes, self.device)
         frame = self._frames.get(id(slot))
         if frame is None:
             frame = self._frames[id(slot)] = self._new_frame(slot)
         frame.bind_arena()
+        if self.device.is_late:
+            raise_errors(self.program.plan, frame)
         pointers = [weights[place].data_ptr() for place in self.wiring.weight_places]
         if pointers != frame.pointers or frame.copied:
             moved = bool(frame.pointers) and pointers != frame.pointers
@@ -118,11 +128,11 @@ class Executor:
         return frame
 
     def _new_frame(self, slot: Slot) -> Frame:
-        frame = Frame(self.table, slot)
+        frame = Frame(self.table, slot, self.device)
         for buffer, tensor in self.wiring.constants:
             frame.bind(buffer, tensor)
         for buffer in self.wiring.keys:
-            frame.key = torch.zeros((), dtype=torch.int64)
+            frame.key = self.device.zeros((), torch.int64)
             frame.bind(buffer, frame.key)
         frame.forward = entry_steps(self._forward, frame, self.launchers)
         if self._backward is not None:
@@ -144,8 +154,8 @@ class Executor:
         frame = pending.frame
         for place, buffer in self.wiring.arguments:
             leaf = leaves[place].detach()
-            if not leaf.is_contiguous():
-                leaf = pending.copies[buffer] = leaf.contiguous()
+            if not leaf.is_contiguous() or leaf.is_neg():
+                leaf = pending.copies[buffer] = leaf.resolve_neg().contiguous()
             frame.bind(buffer, leaf)
         for place, _ in self.wiring.written_arguments:
             _refuse_overlap(self.program.contract.leaves[place].path, leaves, place, weights)
@@ -184,8 +194,11 @@ class Executor:
     ) -> list[Tensor | None]:
         """Gradients in the wiring's order; None where no upstream gradient reaches one."""
         pending.used = True
-        with self.slots.lock:
+        with self.slots.lock, self.device.entered():
             self._check_residuals(pending)
+            self.device.settle(pending.frame.slot)
+            if self.device.is_late:
+                raise_errors(self.program.plan, pending.frame)
             if not retain:
                 return self._run_backward(pending, saved, tangents, retain)
             # Backward reuses the memory of residuals that it has read.
@@ -260,9 +273,9 @@ class Executor:
 
     def _tangent(self, position: int, tangent: Tensor | None) -> Tensor:
         if tangent is not None:
-            return tangent.contiguous()
+            return tangent.resolve_neg().contiguous()
         kind = self._result_types[position]
-        return torch.zeros(kind.shape, dtype=to_torch_dtype(kind.dtype))
+        return self.device.zeros(kind.shape, to_torch_dtype(kind.dtype))
 
     def _gradients(self, frame: Frame, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         tensors, wiring = frame.tensors, self.wiring
@@ -277,10 +290,16 @@ class Executor:
 
     # ---- running
 
+    def synchronize(self) -> None:
+        """Wait for all work; raises what a kernel has found wrong."""
+        self.device.synchronize()
+        for frame in self._frames.values():
+            raise_errors(self.program.plan, frame)
+
     def _run(self, entry: BoundEntry) -> None:
-        threads = torch.get_num_threads()
-        if threads != entry.threads:
-            entry.bind_threads(threads)
+        context = entry.device.context()
+        if context != entry.context:
+            entry.bind(context)
         step: Callable[[], object] | None = None
         try:
             for step in entry.steps:

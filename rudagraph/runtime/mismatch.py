@@ -133,6 +133,13 @@ def _leaves(call: DescribedCall, contract: Contract) -> Iterator[Difference]:
                 where,
                 f"move it with .to({expected.device!r})",
             )
+        if tensor.layout is not torch.strided:
+            yield Difference(
+                f"argument {path} has layout {_torch_name(tensor.layout)}, a step takes dense "
+                "tensors",
+                where,
+                "pass .to_dense()",
+            )
         if grad and tensor.requires_grad != expected.requires_grad:
             state = "requires grad" if tensor.requires_grad else "does not require grad"
             yield Difference(
@@ -143,7 +150,7 @@ def _leaves(call: DescribedCall, contract: Contract) -> Iterator[Difference]:
 
 
 def _modes(contract: Contract) -> Iterator[Difference]:
-    now = current_modes()
+    now = current_modes(contract.device.partition(":")[0])
     if now.grad and not contract.modes.grad:
         yield Difference(
             "grad mode is enabled, the step was compiled under no_grad and has no backward",
@@ -248,8 +255,8 @@ def _shape(shape: tuple[int, ...]) -> str:
     return str(tuple(shape))
 
 
-def _torch_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _torch_name(value: torch.dtype | torch.layout) -> str:
+    return str(value).removeprefix("torch.")
 
 
 def _dtype_name(dtype: Any) -> str:

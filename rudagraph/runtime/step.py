@@ -15,7 +15,8 @@ from torch import nn
 
 from rudagraph.errors import UsageError, suggest
 from rudagraph.ir.contract import Contract
-from rudagraph.runtime.arguments import Arguments, DescribedCall
+from rudagraph.ir.torch_types import to_torch_dtype
+from rudagraph.runtime.arguments import Arguments, key_of
 from rudagraph.runtime.autograd import Bridge
 from rudagraph.runtime.buffers import Slots
 from rudagraph.runtime.contract import Checker
@@ -48,6 +49,7 @@ class Signature:
         self.build = builder(program.template.tree)
         self.grad = contract.modes.grad
         self.autocast = contract.modes.autocast
+        self.device_type = contract.device.partition(":")[0]
         self.default_dtype = contract.modes.default_dtype
         self.requires_grad = [leaf.requires_grad for leaf in contract.leaves]
 
@@ -108,20 +110,28 @@ class Step:
                 "a loaded step cannot compile a further signature",
                 hint="add it before the step is saved",
             )
-        program = self._compile(args, kwargs, targets)
-        self.add_program(program, self._arguments.describe(args, kwargs, targets))
+        self.add_program(self._compile(args, kwargs, targets))
         return self
 
-    def add_program(self, program: Program, call: DescribedCall) -> None:
-        """Bind a program to the model, for calls of this structure."""
+    def add_program(self, program: Program) -> None:
+        """Bind a program to the model, for the calls that its contract describes."""
         signature = Signature(self.model, program, self._load(program), self._slots)
-        form = _form(list(call.leaves), call.key)
+        form = _contract_form(program.contract)
         with self._lock:
             # Those without backward come first: they are the cheaper ones where both fit.
             signatures = self._by_form.setdefault(form, [])
             signatures.append(signature)
             signatures.sort(key=lambda item: item.grad)
             self._signatures.append(signature)
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all work of this step.
+
+        A GPU reports a wrong index some time after the call; here it is raised at the latest.
+        """
+        with self._lock:
+            for signature in self._signatures:
+                signature.executor.synchronize()
 
     def _explain_call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]
@@ -204,7 +214,16 @@ class Step:
 
 def _form(leaves: list[Tensor], key: tuple[Any, ...]) -> tuple[Any, ...]:
     """Structure, shapes, dtypes and devices of a call: what signatures are looked up by."""
-    return key, tuple([(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves])
+    return key, tuple([(leaf.shape, leaf.dtype, leaf.device, leaf.layout) for leaf in leaves])
+
+
+def _contract_form(contract: Contract) -> tuple[Any, ...]:
+    """The form of the calls that a contract describes."""
+    leaves = [
+        (leaf.type.shape, to_torch_dtype(leaf.type.dtype), torch.device(leaf.device), torch.strided)
+        for leaf in contract.leaves
+    ]
+    return key_of(contract.arguments), tuple(leaves)
 
 
 def _fits(signature: Signature, leaves: list[Tensor], weights: list[Tensor]) -> bool:
@@ -215,10 +234,11 @@ def _fits(signature: Signature, leaves: list[Tensor], weights: list[Tensor]) -> 
             return False
         if [leaf.requires_grad for leaf in leaves] != signature.requires_grad:
             return False
-    autocast = torch.is_autocast_enabled("cpu")
+    device = signature.device_type
+    autocast = torch.is_autocast_enabled(device)
     if autocast != (signature.autocast is not None):
         return False
-    if autocast and str(torch.get_autocast_dtype("cpu")) != f"torch.{signature.autocast}":
+    if autocast and str(torch.get_autocast_dtype(device)) != f"torch.{signature.autocast}":
         return False
     if str(torch.get_default_dtype()) != f"torch.{signature.default_dtype}":
         return False

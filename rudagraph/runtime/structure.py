@@ -206,11 +206,13 @@ class _Apart:
                 trees.append(_dropped_cache(inner))
             else:
                 trees.append(self.tree(child, inner, kept))
-        extras = _extras(value, kind, keys)
+        extras = extra_attributes(value, kind, keys)
         return Node(kind, name_of(type(value)), keys, tuple(trees), extras)
 
 
-def _extras(value: Any, kind: NodeKind, keys: tuple[Key, ...]) -> tuple[tuple[str, Tree], ...]:
+def extra_attributes(
+    value: Any, kind: NodeKind, keys: tuple[Key, ...]
+) -> tuple[tuple[str, Tree], ...]:
     """Scalar attributes of an instance beyond its members, such as what __post_init__ has set."""
     if kind not in ("dataclass", "userdict"):
         return ()

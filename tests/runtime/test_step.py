@@ -270,6 +270,18 @@ def test_arguments_that_require_grad_get_it() -> None:
     assert_same([got], [x.grad])
 
 
+def test_tensors_that_are_more_than_strides_are_read_right_or_refused() -> None:
+    model = make()
+    step = plain_step(model, batch(0))
+    negative = torch.view_as_complex(torch.stack([batch(1), batch(2)], -1)).conj().imag
+    assert negative.is_neg()
+    torch.testing.assert_close(step(negative).detach(), model(negative))
+    with pytest.raises(ContractError, match="input has layout sparse_coo"):
+        step(batch(1).to_sparse())
+    parameter = nn.Parameter(batch(1), requires_grad=False)
+    torch.testing.assert_close(step(parameter).detach(), model(batch(1)))
+
+
 def test_one_tensor_in_two_arguments_gets_both_gradients() -> None:
     class Product(nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from rudagraph.errors import ContractError, UnsupportedError, UsageError
 from rudagraph.ir.tree import tensor_leaves
-from rudagraph.runtime.arguments import Arguments, call_builder
+from rudagraph.runtime.arguments import Arguments, call_builder, key_of
 from rudagraph.runtime.structure import builder, take_apart, take_output_apart
 
 
@@ -218,6 +218,32 @@ def test_a_described_call_agrees_with_the_fast_way_and_can_be_rebuilt() -> None:
     assert key == described.key and all(map(same, leaves, described.leaves))
     rebuilt = call_builder(described.tree)(described.leaves)
     assert same(rebuilt[0], args) and same(rebuilt[1], kwargs) and same(rebuilt[2], targets)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_described_call_has_the_key_of_the_fast_way(name: str) -> None:
+    arguments = Arguments(Model().forward)
+    value = VALUES[name]()
+    for args, targets in (((value,), ()), ((t(1), value, t(2)), (t(3), value))):
+        described = arguments.describe(args, {"scale": 2.0}, targets)
+        assert key_of(described.arguments) == arguments.flatten(args, {"scale": 2.0}, targets)[1]
+
+
+def test_attributes_beside_the_fields_are_part_of_the_key() -> None:
+    arguments = Arguments(Model().forward)
+    one, other = Batch(t(1)), Batch(t(1))
+    assert arguments.flatten((one,), {})[1] == arguments.flatten((other,), {})[1]
+    object.__setattr__(other, "rank", 8)
+    assert arguments.flatten((one,), {})[1] != arguments.flatten((other,), {})[1]
+
+
+def test_a_tensor_that_wraps_others_is_refused() -> None:
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.ones(2)
+    with pytest.raises(ContractError, match=r"argument tokens is a FakeTensor"):
+        Arguments(Model().forward).flatten((fake,), {})
 
 
 def test_containers_are_part_of_the_key() -> None:
