@@ -14,6 +14,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from numba.core.compiler_lock import global_compiler_lock
 
+from rudagraph.build.cpu_loops import requested, with_interleaving
 from rudagraph.build.cpu_lower import lower
 from rudagraph.build.cpu_target import entry_name, host_cpu, machine_code
 from rudagraph.errors import BuildError
@@ -61,6 +62,7 @@ def assembly(source: KernelSource) -> str:
 def optimised_module(source: KernelSource) -> Any:
     """The LLVM module after all passes."""
     text, function = lower(source)
+    text = with_interleaving(text, requested(source.text))
     text, argument_types = _as_internal(text, function, source)
     module = llvm.parse_assembly(text + _entry_text(source, argument_types))
     module.verify()

@@ -10,12 +10,12 @@ import re
 
 from rudagraph.codegen.copies import without_copies
 from rudagraph.codegen.domain import Nest, body_nest, result_access
-from rudagraph.codegen.expressions import accumulator_dtype
-from rudagraph.codegen.launch import Cut, cut
+from rudagraph.codegen.expressions import accumulator_dtype, cost
+from rudagraph.codegen.launch import Cut, cut, interleaving
 from rudagraph.codegen.memory import Partial, Scratch, lay_out_partials
 from rudagraph.codegen.ranges import mark_nonpositive
 from rudagraph.codegen.rows import RowsKernel
-from rudagraph.codegen.source import describe, kernel_call
+from rudagraph.codegen.source import CPU_PREAMBLE, describe, kernel_call
 from rudagraph.codegen.stages import Place, Stages
 from rudagraph.codegen.sums import finish_call
 from rudagraph.codegen.walks import tile_axis
@@ -51,7 +51,13 @@ def lower_fused(
     kernel.write()
     docstring = [_summary(nest), "", *describe(op.body)]
     call = kernel_call(
-        title, docstring, kernel.lines, kernel.parameters, cutting.extent, cutting.blocks
+        title,
+        docstring,
+        kernel.lines,
+        kernel.parameters,
+        cutting.extent,
+        cutting.blocks,
+        preamble=_preamble(stages, cutting),
     )
     second = _finish(title, stages, split, cutting.blocks)
     if kernel.scratch.block_bytes:
@@ -74,6 +80,12 @@ def _cut(stages: Stages, partials: list[Partial]) -> Cut:
         tile_axis=None if first.fills else tile_axis(stages.nest, jumping),
         scratch=stages.scratch_bytes(),
     )
+
+
+def _preamble(stages: Stages, cutting: Cut) -> str:
+    dearest = max(map(cost, stages.producer.values()), default=0.0)
+    count = interleaving(cutting.length, dearest)
+    return f"{CPU_PREAMBLE}\n\nINTERLEAVE = {count}" if count else CPU_PREAMBLE
 
 
 def kernel_title(op: Op) -> str:

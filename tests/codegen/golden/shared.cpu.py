@@ -1,4 +1,7 @@
 # 1 rows in 1 blocks; gate_pointer=operand 0, up_pointer=result 0
+INTERLEAVE = 4
+
+
 def kernel(begin, end, block, gate_pointer, up_pointer):
     """1 rows of 800.
 

@@ -1,4 +1,7 @@
 # 16 rows in 16 blocks; x_pointer=operand 0, y_pointer=result 0
+INTERLEAVE = 4
+
+
 def kernel(begin, end, block, x_pointer, y_pointer):
     """16 rows of 200000.
 
