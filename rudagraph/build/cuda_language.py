@@ -110,6 +110,7 @@ from rudagraph.build.cuda_threads import (
     block_index,
     synchronise,
     thread_index,
+    wait_for_previous,
 )
 from rudagraph.build.cuda_tile import (
     Block,
@@ -263,5 +264,6 @@ __all__ = [
     "uint8",
     "uint32",
     "uint64",
+    "wait_for_previous",
     "where",
 ]

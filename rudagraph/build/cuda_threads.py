@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rudagraph.build.cpu_emit import I64, VOID
-from rudagraph.build.cuda_emit import Intrinsic
+from rudagraph.build.cuda_emit import Intrinsic, raw_assembly
 from rudagraph.build.cuda_reduce import barrier, register
 
 
@@ -32,4 +32,16 @@ def _synchronise() -> Any:
     return VOID.numba(), emit
 
 
+def _wait_for_previous() -> Any:
+    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        # First the next kernel's blocks may come, as this one's leave; then wait for the one
+        # before: its end includes the end of all before it, since every kernel waits.
+        for text in ("griddepcontrol.launch_dependents;", "griddepcontrol.wait;"):
+            raw_assembly(builder, text, "~{memory}", VOID.llvm, [], True)
+        return context.get_dummy_value()
+
+    return VOID.numba(), emit
+
+
+wait_for_previous = Intrinsic("wait_for_previous", [], _wait_for_previous)
 synchronise = Intrinsic("synchronise", [], _synchronise)

@@ -13,7 +13,13 @@ a sum depend on the ids alone; an id outside the table is reported and touches n
 
 from __future__ import annotations
 
-from rudagraph.codegen.cuda_launch import FLAT_THREADS, SORT_CHUNK, SORT_THREADS, vector_length
+from rudagraph.codegen.cuda_launch import (
+    FLAT_THREADS,
+    SORT_CHUNK,
+    SORT_THREADS,
+    cuda_launch,
+    vector_length,
+)
 from rudagraph.codegen.cuda_writer import CUDA_PREAMBLE, CUDA_RESERVED
 from rudagraph.codegen.domain import build_nest
 from rudagraph.codegen.embedding import described
@@ -23,7 +29,6 @@ from rudagraph.codegen.memory import aligned
 from rudagraph.codegen.scalars import int_of
 from rudagraph.codegen.source import Lines, Names, Parameters, kernel_call
 from rudagraph.ir.graph import Op
-from rudagraph.schedule.kernel import CudaLaunch
 from rudagraph.schedule.lowered import KernelArgument, KernelCall, Lowered, Strides
 
 _KEY = 1 << 32
@@ -60,7 +65,7 @@ class _Kernel:
             self.extent,
             -(-self.extent // self.threads),
             preamble="\n".join([CUDA_PREAMBLE, *([""] if setup else []), *setup]),
-            cuda=CudaLaunch(self.target, self.threads),
+            cuda=cuda_launch(self.target, self.threads),
         )
 
 

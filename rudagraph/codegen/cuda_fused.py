@@ -13,18 +13,23 @@ from rudagraph.codegen.cuda_finish import finish_call
 from rudagraph.codegen.cuda_flat import FlatKernel
 from rudagraph.codegen.cuda_launch import (
     FLAT_THREADS,
+    SUM_CHOICES,
+    Loads,
+    RingShape,
+    RowShape,
     active_threads,
+    cuda_launch,
     fits,
     long_shape,
     ring_shape,
     row_shape,
     sum_groups,
-    sum_row_shape,
+    sum_row_shapes,
     sums_fit,
 )
 from rudagraph.codegen.cuda_long import LongKernel, LongStages
-from rudagraph.codegen.cuda_needs import accumulated_words, held_words, stepping_operands, vector_of
-from rudagraph.codegen.cuda_rows import TileKernel, TileStages
+from rudagraph.codegen.cuda_needs import held_words, needs_of, stepping_operands, vector_of
+from rudagraph.codegen.cuda_rows import SPARE_REGISTERS, TileKernel, TileStages
 from rudagraph.codegen.cuda_split import split_folds
 from rudagraph.codegen.cuda_sums import FlatSumKernel, TileSumKernel
 from rudagraph.codegen.cuda_writer import CUDA_PREAMBLE
@@ -82,7 +87,7 @@ class _Lowering:
     # -- loop shapes
 
     def _flat(self) -> Lowered:
-        launch = CudaLaunch(self.target, FLAT_THREADS)
+        launch = cuda_launch(self.target, FLAT_THREADS)
         if not self.sums:
             return self._lowered(FlatKernel(self.stages, self.vector), launch)
         columns = any(self.stages.is_column(index) for index in self.sums)
@@ -98,32 +103,45 @@ class _Lowering:
         shape = row_shape(self.nest.inner, self.vector, words)
         if not fits(shape, words):
             return self._long()
-        launch = CudaLaunch(self.target, shape.block_threads, shape.resident)
+        launch = cuda_launch(self.target, shape.block_threads, shape.resident)
         return self._lowered(TileKernel(self.stages, shape), launch)
 
     def _rows_with_sums(self) -> Lowered:
-        held, sums = held_words(self.stages), accumulated_words(self.stages)
-        shape = sum_row_shape(self.nest.inner, self.vector)
-        loads = stepping_operands(self.stages)
-        ring = ring_shape(shape, tuple(value.type.dtype.size for value in loads))
-        if not sums_fit(shape, held, sums, ring=ring is not None):
+        plan = self._plan_rows_with_sums()
+        if plan is None:
             has_columns = any(self.stages.is_column(index) for index in self.sums)
             return self._split() if has_columns else self._long()
-        ahead = ring is None and sums_fit(shape, held, sums, ahead=True)
+        stages, shape, loads, ring = plan
         shape, groups = sum_groups(shape, self.nest.rows, self.target)
         partials, sizes = self._partials((groups, groups))
         by_result = _by_result(partials)
-        kernel = TileSumKernel(self.stages, shape, groups, by_result, ahead=ahead, ring=ring)
+        kernel = TileSumKernel(stages, shape, groups, by_result, loads=loads, ring=ring)
         shared = 0 if ring is None else ring.bytes
-        launch = CudaLaunch(self.target, shape.block_threads, shape.resident, shared)
+        launch = cuda_launch(self.target, shape.block_threads, shape.resident, shared)
         return self._lowered(kernel, launch, partials, sizes)
+
+    def _plan_rows_with_sums(
+        self,
+    ) -> tuple[TileStages, RowShape, Loads, RingShape | None] | None:
+        """The first choice that fits registers: what is held, the shape, how rows are loaded."""
+        spare = TileStages(self.body, self.nest, SPARE_REGISTERS)
+        sizes = tuple(value.type.dtype.size for value in stepping_operands(self.stages))
+        for holds, loads in SUM_CHOICES:
+            stages = spare if holds else self.stages
+            words = needs_of(stages).words(loads)
+            for shape in sum_row_shapes(self.nest.inner, self.vector):
+                ring = ring_shape(shape, sizes) if loads is Loads.RING else None
+                is_possible = loads is not Loads.RING or ring is not None
+                if is_possible and sums_fit(shape, words):
+                    return stages, shape, loads, ring
+        return None
 
     def _long(self) -> Lowered:
         shape = long_shape(self.nest.inner, self.vector)
         partials, sizes = self._partials((self.nest.rows, self.nest.rows))
         stages = LongStages(self.body, self.nest)
         kernel = LongKernel(stages, shape, _by_result(partials))
-        launch = CudaLaunch(self.target, shape.threads, shape.resident)
+        launch = cuda_launch(self.target, shape.threads, shape.resident)
         return self._lowered(kernel, launch, partials, sizes)
 
     def _split(self) -> Lowered:

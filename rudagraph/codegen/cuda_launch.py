@@ -7,7 +7,10 @@ H200, percent of the bandwidth of a copy.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
+
+from rudagraph.schedule.kernel import CudaLaunch
 
 WARP = 32
 MOST_THREADS = 1024
@@ -21,22 +24,24 @@ VECTORS_PER_THREAD = 2
 SMALL_ROW_THREADS = 128
 # Threads of a pointwise block: 128 to 512 were within 1 %.
 FLAT_THREADS = 256
-# Threads that add partial sums: 16 warps share the parts of 32 columns, about 3 µs for 264 parts.
-FINISH_THREADS = 512
+# Threads that add partial sums: 32 warps share the parts of 32 columns, and each thread loads 8 of
+# them before it adds: what takes time is waiting, about 2 µs for 264 parts.
+FINISH_THREADS = 1024
+FINISH_LOADS = 8
 # Blocks of a pointwise kernel with sums on each multiprocessor: enough loads in flight, few parts.
 FLAT_SUM_BLOCKS = 4
 # Threads on a multiprocessor of a row kernel with sums: what partial sums and the row loaded ahead
-# leave room for. RMSNorm backward at bf16 4096 took 53 µs with two blocks of 512, 57 with one.
+# leave room for, and of one of its blocks.
 SUM_THREADS = 1024
+SUM_BLOCK_THREADS = 512
+# Registers that addresses, loop counters and arithmetic take beside what a thread holds.
+OTHER_REGISTERS = 16
 # Multiprocessors by target: persistent kernels put one or a few blocks on each.
 MULTIPROCESSORS = {"sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148}
 USUAL_MULTIPROCESSORS = 132
 # Words of operands that a thread of 1024 may hold between passes: 64 registers less what arithmetic
 # takes.
 MOST_HELD_WORDS = 32
-# The same with column sums: RMSNorm backward at bf16 4096 holds 28 and takes 57 registers.
-MOST_WORDS_AHEAD = 44
-MOST_WORDS_WITH_SUMS = 48
 # Keys sorted by comparing each with all others of its chunk, and threads of a block that does so:
 # small blocks, so that 8192 keys keep all multiprocessors busy.
 SORT_CHUNK = 2048
@@ -44,9 +49,9 @@ SORT_THREADS = 64
 # Shared memory of a multiprocessor that blocks can have, what static arrays take left aside.
 SHARED_BYTES = 224 * 1024
 MOST_SLOTS = 4
-RING_THREADS = 1024
 # Vectors a thread loads at once of a row in parts.
 LONG_VECTORS = 4
+LONG_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +126,32 @@ def long_shape(length: int, vector: int) -> RowShape:
     row took 553.
     """
     chunks = LONG_VECTORS if vector > 1 else 2 * LONG_VECTORS
-    return RowShape(MOST_THREADS, vector, chunks, 1, 1)
+    return RowShape(LONG_THREADS, vector, chunks, 1, 1024 // LONG_THREADS)
 
 
-def sums_fit(
-    shape: RowShape, held: float, sums: float, *, ahead: bool = False, ring: bool = False
-) -> bool:
-    """Whether rows with column sums fit registers; with the next row ahead, or rows in a ring."""
-    rows = 2.0 if ahead else 0.5 if ring else 1.0
-    words = shape.chunks * shape.vector * (held * rows + sums)
-    return words <= (MOST_WORDS_AHEAD if ahead else MOST_WORDS_WITH_SUMS)
+class Loads(enum.Enum):
+    """How a persistent kernel loads its rows."""
+
+    AHEAD = "ahead"  # the next row into registers
+    RING = "ring"  # several rows into shared memory
+    PLAIN = "plain"  # when their turn comes
+
+
+# For rows with sums, the best first: whether values are held between passes, how rows are loaded.
+# LayerNorm backward at bf16 4096 is short of arithmetic, so what is held saves time.
+SUM_CHOICES = (
+    (True, Loads.AHEAD),
+    (True, Loads.RING),
+    (False, Loads.RING),
+    (False, Loads.AHEAD),
+    (False, Loads.PLAIN),
+)
+
+
+def sums_fit(shape: RowShape, words: float) -> bool:
+    """Whether an element's words in a row kernel with sums fit a thread's registers."""
+    registers = min(REGISTERS // (shape.block_threads * shape.resident), 255)
+    return shape.chunks * shape.vector * words <= registers - OTHER_REGISTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,26 +163,31 @@ class RingShape:
 
 
 def ring_shape(shape: RowShape, sizes: tuple[int, ...]) -> RingShape | None:
-    """A ring for operands of these element sizes; None where it cannot be or does not pay.
-
-    RMSNorm backward at bf16 8192 takes 102 µs with a ring, 105 without; at 16384 200 and 323. Up to
-    4096 registers hold the next row as well: 53 and 55.
-    """
+    """A ring for operands of these element sizes; None where it cannot be."""
     is_whole = all(size * shape.vector % WIDEST_BYTES == 0 for size in sizes)
     row_bytes = shape.chunks * shape.block_threads * shape.vector * sum(sizes)
     slots = min(MOST_SLOTS, SHARED_BYTES // (max(row_bytes, 1) * shape.resident))
-    if not is_whole or not sizes or slots < 2 or shape.block_threads < RING_THREADS:
+    if not is_whole or not sizes or slots < 2:
         return None
     return RingShape(slots, slots * row_bytes)
 
 
-def sum_row_shape(length: int, vector: int) -> RowShape:
-    """The shape for rows with sums: one vector a thread while threads last."""
+def sum_row_shapes(length: int, vector: int) -> tuple[RowShape, ...]:
+    """Shapes for rows with sums, the best first.
+
+    Few threads with many registers: RMSNorm backward at bf16 4096 takes 53.5 µs with two blocks of
+    512 on a multiprocessor and 63 with one; at 16384 one block of 512 takes 202, one of 1024 takes
+    223; at f32 8192 the same 196 and 204.
+    """
     vectors = -(-length // vector)
-    threads = min(_power_of_two(vectors), MOST_THREADS)
+    threads = min(_power_of_two(vectors), SUM_BLOCK_THREADS)
     chunks = -(-vectors // threads)
     rows = SMALL_ROW_THREADS // threads if threads <= WARP else 1
-    return RowShape(threads, vector, chunks, rows, max(1, SUM_THREADS // (threads * rows)))
+    most = max(1, SUM_THREADS // (threads * rows))
+    shapes = [RowShape(threads, vector, chunks, rows, most)]
+    if most > 1:
+        shapes.append(RowShape(threads, vector, chunks, rows, most // 2))
+    return tuple(shapes)
 
 
 def sum_groups(shape: RowShape, rows: int, target: str) -> tuple[RowShape, int]:
@@ -185,6 +211,15 @@ def active_threads(threads: int, per_row: int, target: str) -> int:
     """Threads of a pointwise kernel with sums: whole rows of `per_row`, about one wave."""
     wanted = min(multiprocessors(target) * FLAT_SUM_BLOCKS * FLAT_THREADS, threads)
     return max(wanted // per_row, 1) * per_row
+
+
+def cuda_launch(target: str, threads: int, resident: int = 0, shared_bytes: int = 0) -> CudaLaunch:
+    """How a kernel is launched; from sm_90 on its blocks come while those before it leave.
+
+    RMSNorm at bf16 takes 35.0 µs without that at 4096, and 34.0 with it.
+    """
+    overlaps = int(target.removeprefix("sm_")) >= 90
+    return CudaLaunch(target, threads, resident, shared_bytes, overlaps)
 
 
 def multiprocessors(target: str) -> int:

@@ -6,7 +6,9 @@ shapes and strides alone.
 
 from __future__ import annotations
 
-from rudagraph.codegen.cuda_launch import vector_length
+from dataclasses import dataclass
+
+from rudagraph.codegen.cuda_launch import Loads, vector_length
 from rudagraph.codegen.domain import result_access, sum_access
 from rudagraph.codegen.expressions import accumulator_dtype
 from rudagraph.codegen.stages import Place, Source, Stages
@@ -48,14 +50,57 @@ def stepping_operands(stages: Stages) -> list[Value]:
     ]
 
 
-def accumulated_words(stages: Stages) -> float:
-    """Words an element takes for the column sums."""
-    words = 0.0
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """32-bit words that an element takes in a row kernel with sums."""
+
+    rows: float  # operands that each row brings
+    again: float  # those of them that a later pass reads too
+    shared: float  # operands that all rows share
+    kept: float  # values computed in one pass and wanted in another
+    sums: float  # column sums
+
+    def words(self, loads: Loads) -> float:
+        """At the worst moment, by how rows are loaded."""
+        always = self.shared + self.sums
+        match loads:
+            case Loads.AHEAD:  # at the start two rows, between passes one and what is kept
+                return always + max(2 * self.rows, self.rows + self.again + self.kept)
+            case Loads.RING:  # a chunk at a time
+                return always + self.kept + self.rows / 2
+        return always + max(self.rows, self.again + self.kept)
+
+
+def needs_of(stages: Stages) -> Needs:
+    """What a row kernel with sums takes."""
+    nest = stages.nest
+    rows = again = shared = kept = sums = 0.0
+    operands = {port.value for port in stages.body.inputs}
+    seen: dict[Value, int] = {}
+    for at, current in enumerate(stages.passes):
+        for value, source in current.sources.items():
+            size = value.type.dtype.size / 4
+            is_new = value not in seen
+            seen.setdefault(value, at)
+            if source is Source.OPERAND and value in operands:
+                if not any(nest.outer_strides(value.name)):
+                    shared += size if is_new else 0.0
+                else:
+                    rows += size if is_new else 0.0
+                    again += size if seen[value] < at == _last_use(stages, value) else 0.0
+            elif source is Source.KEPT:
+                kept += value.type.dtype.compute.size / 4 if seen[value] < at else 0.0
+            elif source is Source.STORED:
+                kept += size
     for index in range(len(stages.results)):
         op = stages.sum_op(index)
         if op is not None and stages.is_column(index):
-            words += accumulator_dtype(op).size / 4
-    return words
+            sums += accumulator_dtype(op).size / 4
+    return Needs(rows, again, shared, kept, sums)
+
+
+def _last_use(stages: Stages, value: Value) -> int:
+    return max(at for at, current in enumerate(stages.passes) if value in current.sources)
 
 
 def _stepping(stages: Stages) -> list[tuple[str, Value]]:

@@ -16,21 +16,27 @@ from __future__ import annotations
 
 from rudagraph.codegen.cuda_launch import RowShape
 from rudagraph.codegen.cuda_writer import Writer
-from rudagraph.codegen.domain import result_access
+from rudagraph.codegen.domain import Nest, result_access
 from rudagraph.codegen.indexing import Indexing
 from rudagraph.codegen.stages import Pass, Source, Stages
-from rudagraph.ir.graph import Value
+from rudagraph.ir.graph import Graph, Value
 
-# What holding a value between passes costs, in additions: a register of each element, which few
-# threads can spare. So sums and products are computed again, exponentials are held.
-_HOLD = 10.0
+# What holding a value between passes costs, in additions. A register for each element is dear:
+# sums and products are computed again, only exponentials are held. Where registers are left over,
+# whatever takes more than an instruction is held.
+DEAR_REGISTERS = 10.0
+SPARE_REGISTERS = 1.5
 
 
 class TileStages(Stages):
     """Passes over rows in registers."""
 
+    def __init__(self, body: Graph, nest: Nest, hold_cost: float = DEAR_REGISTERS) -> None:
+        self.hold_cost = hold_cost
+        super().__init__(body, nest)
+
     def _keep_cost(self) -> float:
-        return _HOLD
+        return self.hold_cost
 
 
 class TileKernel(Writer):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rudagraph.codegen.cuda_flat import FlatKernel
-from rudagraph.codegen.cuda_launch import FLAT_THREADS, RingShape, RowShape
+from rudagraph.codegen.cuda_launch import FLAT_THREADS, Loads, RingShape, RowShape
 from rudagraph.codegen.cuda_rows import TileKernel
 from rudagraph.codegen.cuda_writer import FOLD_NAMES, Writer
 from rudagraph.codegen.expressions import fold, literal
@@ -102,11 +102,11 @@ class TileSumKernel(TileKernel):
         groups: int,
         partials: dict[int, Partial],
         *,
-        ahead: bool,
+        loads: Loads,
         ring: RingShape | None = None,
     ) -> None:
         super().__init__(stages, shape)
-        self.is_ahead = ahead
+        self.is_ahead = loads is Loads.AHEAD
         self.ring = ring
         self.groups = groups
         self.totals = Totals(self, partials)

@@ -113,6 +113,8 @@ def kernel_call(
     header.add(preamble, "", "", *_wrapped_signature(signature))
     header.depth = 1
     header.add(f'"""{doc[0]}', *doc[1:], '"""') if doc else None
+    if cuda is not None and cuda.overlaps:
+        header.add("wait_for_previous()")
     text = header.text() + "\n" + body.text() + "\n"
     read_only = tuple(name for name in parameters.names if name not in parameters.written)
     names = tuple(parameters.names)

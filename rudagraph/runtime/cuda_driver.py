@@ -22,6 +22,34 @@ SHARED_BYTES = 1
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 
 
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute: a number that says which, and its value."""
+
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("padding", ctypes.c_char * 4),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    )
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("blocks", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+# Blocks of this kernel may start before the one before has ended; they wait for its end themselves.
+OVERLAPS_PREVIOUS = 6
+
+
 @cache
 def driver() -> ctypes.CDLL:
     """The driver, initialised; BuildError where this machine has none."""
@@ -31,8 +59,8 @@ def driver() -> ctypes.CDLL:
         raise BuildError(
             f"there is no CUDA driver here: {error}", hint="run on a machine with an NVIDIA GPU"
         ) from error
-    pointer, integer, unsigned = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint
-    library.cuLaunchKernel.argtypes = [pointer, *[unsigned] * 7, pointer, pointer, pointer]
+    pointer, integer = ctypes.c_void_p, ctypes.c_int
+    library.cuLaunchKernelEx.argtypes = [pointer, pointer, pointer, pointer]
     library.cuModuleLoadData.argtypes = [ctypes.POINTER(pointer), ctypes.c_char_p]
     library.cuModuleGetFunction.argtypes = [ctypes.POINTER(pointer), pointer, ctypes.c_char_p]
     library.cuFuncSetAttribute.argtypes = [pointer, integer, integer]

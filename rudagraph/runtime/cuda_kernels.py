@@ -60,7 +60,7 @@ class Launcher:
 class BoundLaunch:
     """A kernel over one argument block: call it with the stream."""
 
-    __slots__ = ("_call", "_launcher", "_pointers", "_shape")
+    __slots__ = ("_arguments", "_attribute", "_call", "_config", "_launcher", "_pointers")
 
     def __init__(self, launcher: Launcher, function: ctypes.c_void_p, arguments: int) -> None:
         code = launcher.code
@@ -70,19 +70,33 @@ class BoundLaunch:
         self._pointers = (ctypes.c_void_p * max(count, 1))(
             *(arguments + 8 * position for position in range(count))
         )
-        self._shape = (function, code.blocks, 1, 1, launch.threads, 1, 1, launch.shared_bytes)
-        self._call = cuda_driver.driver().cuLaunchKernel
+        self._attribute = cuda_driver.LaunchAttribute(cuda_driver.OVERLAPS_PREVIOUS, b"", 1)
+        self._config = cuda_driver.LaunchConfig(
+            (code.blocks, 1, 1),
+            (launch.threads, 1, 1),
+            launch.shared_bytes,
+            None,
+            ctypes.pointer(self._attribute),
+            1 if launch.overlaps else 0,
+        )
+        # Converted once: what ctypes need not convert costs a launch nothing.
+        config, pointers = ctypes.c_void_p(), ctypes.c_void_p()
+        config.value = ctypes.addressof(self._config)
+        pointers.value = ctypes.addressof(self._pointers)
+        self._arguments = (config, function, pointers, None)
+        self._call = cuda_driver.driver().cuLaunchKernelEx
 
     def __call__(self, stream: int) -> None:
-        status = self._call(*self._shape, stream, self._pointers, None)
+        self._config.stream = stream
+        status = self._call(*self._arguments)
         if status:
-            self._recover(status, stream)
+            self._recover(status)
 
-    def _recover(self, status: int, stream: int) -> None:
+    def _recover(self, status: int) -> None:
         """A thread that autograd has just started has no context yet."""
         if cuda_driver.needs_context(status):
             cuda_driver.use_device(self._launcher.device)
-            status = self._call(*self._shape, stream, self._pointers, None)
+            status = self._call(*self._arguments)
         cuda_driver.check(status, f"launching kernel {self._launcher.code.name}")
 
 

@@ -39,6 +39,8 @@ class CudaLaunch:
     resident: int = 0
     # Dynamic shared memory of a block.
     shared_bytes: int = 0
+    # Blocks may start while the kernel before still runs; the text waits for it first of all.
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

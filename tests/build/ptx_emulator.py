@@ -191,6 +191,8 @@ class _Batch:
                     place[taken] = self.program.labels[instruction.operands[0]]
                 elif kind == "ret":
                     gone |= self._guarded(instruction, mask)
+                elif kind == "griddepcontrol":
+                    continue
                 elif kind == "bar":
                     waiting |= mask
                 else:
@@ -503,6 +505,16 @@ def _dot(parts, dtype, a, b, c):
     return total.astype(np.uint32)
 
 
+def _dot4(parts, dtype, a, b, c):
+    """dp4a: four bytes with four bytes."""
+    total = c.astype(np.uint64)
+    for index in range(4):
+        shift = np.uint64(8 * index)
+        first = a.astype(np.uint64) >> shift & np.uint64(0xFF)
+        total += first * (b.astype(np.uint64) >> shift & np.uint64(0xFF))
+    return total.astype(np.uint32)
+
+
 def _extreme(parts: list[str], dtype: np.dtype, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if dtype.kind != "f":
         return np.maximum(a, b) if parts[0] == "max" else np.minimum(a, b)
@@ -562,6 +574,7 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     "prmt": _permute,
     "bfi": _insert,
     "dp2a": _dot,
+    "dp4a": _dot4,
     "ex2": _in_double(np.exp2),
     "lg2": _in_double(np.log2),
     "rcp": _in_double(lambda x: 1 / x),
