@@ -17,6 +17,7 @@ from rudagraph.ir.strides import Strided
 from rudagraph.options import CompileOptions
 from rudagraph.passes.partition import partition
 from rudagraph.passes.pipeline import JOINT_PASSES, entry_passes, run_passes
+from rudagraph.passes.recompute import POLICIES, choose_saved
 from rudagraph.runtime.contract import build_contract
 from rudagraph.schedule.layout import residual_layouts
 from rudagraph.schedule.order import order
@@ -52,7 +53,8 @@ def compile_capture(
     stages = StageRecorder()
     stages.record("capture", captured.graph)
     joint = run_passes(JOINT_PASSES, captured.graph, stages.record)
-    forward, backward = partition(joint)
+    saved = choose_saved(joint, POLICIES[target.name])
+    forward, backward = partition(joint, saved)
     forward = _finish_entry(forward, {}, stages)
     if backward is not None:
         backward = _finish_entry(backward, residual_layouts(forward), stages)
@@ -68,6 +70,7 @@ def compile_capture(
         stages=stages.stages,
         sources=sources,
         in_flight=options.in_flight,
+        deterministic=options.deterministic,
     )
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from rudagraph.build.pool import Progress, compile_all
 from rudagraph.capture import Capture
-from rudagraph.codegen import cpu
+from rudagraph.codegen import cpu, cuda
 from rudagraph.errors import UnsupportedError
 from rudagraph.schedule.kernel import KernelSource, MachineCode
 from rudagraph.schedule.lowered import Generate
@@ -30,7 +30,11 @@ class Target:
 
 
 CPU = Target("cpu", cpu.generate, compile_all)
-TARGETS = {target.name: target for target in (CPU,)}
+
+
+def cuda_target(major: int, minor: int) -> Target:
+    """NVIDIA GPUs of that compute capability."""
+    return Target("cuda", cuda.generator(f"sm_{major}{minor}"), compile_all)
 
 
 def target_of(model: nn.Module, captured: Capture) -> Target:
@@ -48,10 +52,12 @@ def target_of(model: nn.Module, captured: Capture) -> Target:
             hint="move the model and the batch to one device before compile()",
         )
     device = next(iter(places), torch.device("cpu"))
-    if device.type not in TARGETS:
+    if device.type == "cuda":
+        return cuda_target(*torch.cuda.get_device_capability(device))
+    if device.type != "cpu":
         raise UnsupportedError(
             f"there is no target for device {device}",
             where=places[device],
-            hint=f"targets are: {', '.join(TARGETS)}",
+            hint="targets are: cpu, cuda",
         )
-    return TARGETS[device.type]
+    return CPU

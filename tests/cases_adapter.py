@@ -12,9 +12,14 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import torch
 
 import rudagraph
 from rudagraph.errors import ContractError
@@ -75,6 +80,21 @@ def load_runner() -> ModuleType:
     return module
 
 
+@contextmanager
+def on_device(name: str) -> Iterator[None]:
+    """Whatever a case makes without naming a device lies there, generators included."""
+    if name == "cpu":
+        yield
+        return
+    generator = torch.Generator
+    torch.Generator = partial(generator, name)  # type: ignore[misc, assignment]
+    try:
+        with torch.device(name):
+            yield
+    finally:
+        torch.Generator = generator  # type: ignore[misc]
+
+
 def verify_case(runner: ModuleType, path: Path, grow: bool) -> tuple[str, list[str]]:
     """Status text and faults of one case; an unexpected exception passes through."""
     module = runner.load(path)
@@ -85,6 +105,7 @@ def verify_case(runner: ModuleType, path: Path, grow: bool) -> tuple[str, list[s
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.cases_adapter")
     parser.add_argument("--grow", action="store_true", help="add signatures when told to")
+    parser.add_argument("--device", default="cpu", help="where models and tensors are made")
     parser.add_argument("--trace", action="store_true", help="print tracebacks")
     parser.add_argument("pick", nargs="*", help="parts of file names")
     options = parser.parse_args()
@@ -99,7 +120,8 @@ def main() -> int:
         start = time.perf_counter()
         grow = options.grow or path.name.startswith(NEED_GROWTH)
         try:
-            status, faults = verify_case(runner, path, grow)
+            with on_device(options.device):
+                status, faults = verify_case(runner, path, grow)
         except Exception as error:
             status, faults = "raised", [f"{type(error).__name__}: {str(error).strip()[:300]}"]
             if options.trace:

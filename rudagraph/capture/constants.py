@@ -142,7 +142,7 @@ class Constants:
 
     def _evaluate(self, node: fx.Node) -> Any:
         if node.op == "get_attr":
-            return self._attribute(node).detach()
+            return self._attribute(node).detach().cpu()
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor):
             number = self._direct(node)

@@ -84,6 +84,12 @@ class Contract:
     modules: tuple[ModuleContract, ...]
     modes: Modes
 
+    @property
+    def device(self) -> str:
+        """The one device that arguments and tensors lie on."""
+        devices = [item.device for item in self.leaves] + [item.device for item in self.tensors]
+        return devices[0] if devices else "cpu"
+
     def __str__(self) -> str:
         return "\n".join(
             [

@@ -48,7 +48,7 @@ class Bridge:
     def __call__(self, leaves: list[Tensor], weights: list[Tensor]) -> Sequence[Tensor]:
         """The results of a call; differentiable if grad mode is enabled."""
         grad = self.differentiable and torch.is_grad_enabled()
-        with _undisturbed():
+        with _undisturbed(self.executor.device.type):
             if grad:
                 inputs = [leaves[place] for place in self.leaf_places]
                 inputs += [weights[place] for place in self.weight_places]
@@ -82,7 +82,7 @@ class _Step(torch.autograd.Function):
                 "backward of a step",
                 "call step.model(...) where gradients of gradients are needed",
             )
-        with _undisturbed():
+        with _undisturbed(ctx.executor.device.type):
             gradients = ctx.executor.backward(
                 ctx.pending, ctx.saved_tensors, tangents, _graph_is_kept()
             )
@@ -98,11 +98,11 @@ def _graph_is_kept() -> bool:
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
-def _undisturbed() -> AbstractContextManager[object]:
+def _undisturbed(device: str) -> AbstractContextManager[object]:
     """Our own ops run as they are: casts were captured, inference mode would taint the arena."""
-    if not torch.is_autocast_enabled("cpu") and not torch.is_inference_mode_enabled():
+    if not torch.is_autocast_enabled(device) and not torch.is_inference_mode_enabled():
         return nullcontext()
     stack = ExitStack()
     stack.enter_context(torch.inference_mode(False))
-    stack.enter_context(torch.autocast("cpu", enabled=False))
+    stack.enter_context(torch.autocast(device, enabled=False))
     return stack

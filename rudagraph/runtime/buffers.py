@@ -15,24 +15,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from rudagraph.errors import UsageError
 from rudagraph.ir.graph import Role
 from rudagraph.ir.torch_types import to_torch_dtype
+from rudagraph.runtime.devices import Device
 from rudagraph.schedule.plan import BufferKind, ErrorFlag, Launch, Plan, View
 
 Tensor = torch.Tensor
-_NO_TENSOR = torch.empty(0)
+_NO_TENSOR = torch.empty(0, device="cpu")
 
 
 class Slot:
     """One arena. `owner` is the forward whose residuals lie in it, until its backward has run."""
 
     def __init__(self) -> None:
-        self.arena = torch.empty(0, dtype=torch.uint8)
+        self.arena = torch.empty(0, dtype=torch.uint8, device="cpu")
         self.generation = 0
+        self.stream: Any = None  # the one that last worked here
         self._owner: weakref.ref[Any] | None = None
 
     @property
@@ -52,13 +53,14 @@ class Slot:
     def release(self) -> None:
         self._owner = None
 
-    def enter(self, size: int) -> None:
+    def enter(self, size: int, device: Device) -> None:
         """Make room; whatever lay here is overwritten from now on."""
         self.generation += 1
         self._owner = None
-        if self.arena.numel() < size:
-            self.arena = torch.empty(0, dtype=torch.uint8)  # free the old one first
-            self.arena = torch.empty(size, dtype=torch.uint8)
+        device.settle(self)
+        if self.arena.numel() < size or self.arena.device != device.device:
+            self.arena = device.empty(torch.uint8)  # free the old one first
+            self.arena = device.empty(torch.uint8, size)
 
 
 class Slots:
@@ -176,13 +178,14 @@ class PointerTable:
 class Frame:
     """A plan bound to a slot's arena."""
 
-    def __init__(self, table: PointerTable, slot: Slot) -> None:
+    def __init__(self, table: PointerTable, slot: Slot, device: Device) -> None:
         self.table = table
         self.slot = slot
+        self.device = device
         self.block = array("q", bytes(8 * max(table.length, 1)))
         self.address = self.block.buffer_info()[0]
         self.tensors: list[Any] = [None] * len(table.slots)
-        self.errors = np.zeros((max(len(table.plan.errors), 1), 2), dtype=np.int64)
+        self._flags, self.errors = device.flags(max(len(table.plan.errors), 1))
         self.pointers: list[int] = []  # of the weights, as bound
         self.weights: list[Tensor] = []  # aliases of them: memory stays while it is pointed at
         self.copied: dict[int, Tensor] = {}  # row-major copies of weights, by buffer
@@ -191,7 +194,7 @@ class Frame:
         self.backward: Any = None
         self.retained = False  # the backward that runs must leave the residuals as they are
         self._arena_pointer = -1
-        address = int(self.errors.ctypes.data)
+        address = self._flags.data_ptr()
         for use in table.error_uses:
             self.block[use.position] = address + use.offset
 
@@ -210,7 +213,7 @@ class Frame:
             for slot, view in self.table.views.get(index, ()):
                 dtype = to_torch_dtype(view.type.dtype)
                 offset = buffer.offset // view.type.dtype.size + view.offset
-                tensor = torch.empty(0, dtype=dtype)
+                tensor = self.device.empty(dtype)
                 tensor.set_(arena.untyped_storage(), offset, view.type.shape, view.strides)
                 self.tensors[slot] = tensor
 

@@ -49,14 +49,20 @@ def build_contract(model: nn.Module, call: DescribedCall) -> Contract:
             _module_contract(path, owner, attributes)
             for path, owner, attributes in attribute_tables(model)
         ),
-        modes=current_modes(),
+        modes=current_modes(_device_type(model, call)),
     )
 
 
-def current_modes() -> Modes:
-    """What is set around this call."""
-    autocast = torch.is_autocast_enabled("cpu")
-    dtype = str(torch.get_autocast_dtype("cpu")).removeprefix("torch.") if autocast else None
+def _device_type(model: nn.Module, call: DescribedCall) -> str:
+    tensors = (*call.leaves, *model.parameters(), *model.buffers())
+    return tensors[0].device.type if tensors else "cpu"
+
+
+def current_modes(device_type: str) -> Modes:
+    """What is set around this call, for steps on this type of device."""
+    autocast = torch.is_autocast_enabled(device_type)
+    dtype = str(torch.get_autocast_dtype(device_type)) if autocast else None
+    dtype = dtype and dtype.removeprefix("torch.")
     default = str(torch.get_default_dtype()).removeprefix("torch.")
     return Modes(torch.is_grad_enabled(), dtype, default)
 

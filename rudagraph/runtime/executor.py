@@ -17,7 +17,7 @@ from rudagraph.errors import ContractError, RudagraphError, UsageError
 from rudagraph.ir.torch_types import to_torch_dtype
 from rudagraph.runtime.buffers import Frame, PointerTable, Slot, Slots
 from rudagraph.runtime.devices import device_of
-from rudagraph.runtime.entries import BoundEntry, EntryPlan, entry_steps
+from rudagraph.runtime.entries import BoundEntry, EntryPlan, entry_steps, raise_errors
 from rudagraph.runtime.wiring import Wiring
 from rudagraph.schedule.program import Program
 

@@ -13,6 +13,7 @@ import torch
 from rudagraph.errors import VerifyError
 from rudagraph.ir.graph import Role
 from rudagraph.runtime.buffers import PointerTable
+from rudagraph.runtime.devices import Device
 from rudagraph.schedule.plan import BufferKind, Entry, Plan, View
 from rudagraph.schedule.program import Program
 
@@ -21,9 +22,14 @@ class Wiring:
     """Buffers by what they are bound to, and what backward needs of forward."""
 
     def __init__(
-        self, program: Program, table: PointerTable, weight_index: Mapping[str, int]
+        self,
+        program: Program,
+        table: PointerTable,
+        weight_index: Mapping[str, int],
+        device: Device,
     ) -> None:
         self.plan: Plan = program.plan
+        self.device = device
         self.arguments: list[tuple[int, int]] = []  # (leaf, buffer)
         self.weights: list[tuple[int, int]] = []  # (place among the model's tensors, buffer)
         self.constants: list[tuple[int, torch.Tensor]] = []
@@ -55,7 +61,8 @@ class Wiring:
             case Role.PARAMETER | Role.BUFFER:
                 self.weights.append((weight_index[target], index))
             case Role.CONSTANT:
-                self.constants.append((index, program.constants[target].contiguous()))
+                constant = program.constants[target].to(self.device.device).contiguous()
+                self.constants.append((index, constant))
             case Role.TANGENT:
                 self.tangents[target] = index
             case Role.KEY:

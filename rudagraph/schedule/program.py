@@ -44,6 +44,7 @@ class Program:
     stages: tuple[Stage, ...] = ()
     sources: tuple[KernelSource, ...] = ()
     in_flight: int = 1
+    deterministic: bool = False
 
 
 def gradient_sources(graph: Graph) -> tuple[tuple[str, tuple[str, ...]], ...]:
