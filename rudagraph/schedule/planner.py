@@ -34,6 +34,7 @@ from rudagraph.schedule.plan import (
 _OUTSIDE = frozenset(
     (Role.PARAMETER, Role.BUFFER, Role.ARGUMENT, Role.KEY, Role.CONSTANT, Role.TANGENT)
 )
+_FLAG_BYTES = 16  # i64[2] an error flag
 # Library ops with a true out=: they write where the plan says. All others allocate.
 WRITES_IN_PLACE = frozenset(("matmul", "addmm", "concatenate", "sum", "mean", "amax", "amin"))
 # (operand, result) pairs that a library op can hold in the same memory, as a kernel's `inplace`.
@@ -102,11 +103,13 @@ class _Planner:
         outside_arena = [
             b for b in self.buffers if b.kind in (BufferKind.OUTPUT, BufferKind.LIBRARY)
         ]
+        outside_arena += self._brought_in(end)
+        steady = arena_bytes + _FLAG_BYTES * len(self.errors)
         timeline = tuple(
             Moment(
                 name,
                 launch,
-                arena_bytes + sum(b.bytes for b in outside_arena if b.first <= at <= b.last),
+                steady + sum(b.bytes for b in outside_arena if b.first <= at <= b.last),
             )
             for name, launch, at in self.moments
         )
@@ -121,6 +124,17 @@ class _Planner:
             timeline=timeline,
         )
         return plan, tuple(self.kernels.values())
+
+    def _brought_in(self, end: int) -> list[Buffer]:
+        """What lives outside the step and yet only because of it: the key, upstream gradients."""
+        brought: list[Buffer] = []
+        for buffer in self.buffers:
+            role = buffer.port.role if buffer.port is not None else None
+            if buffer.kind is BufferKind.BOUND and role is Role.KEY:
+                brought.append(replace(buffer, first=0, last=end))
+            elif buffer.kind is BufferKind.BOUND and role is Role.TANGENT:
+                brought.append(replace(buffer, last=end))
+        return brought
 
 
 class _EntryPlanner:
