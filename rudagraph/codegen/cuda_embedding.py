@@ -5,7 +5,9 @@
                          2. each chunk of keys sorted by counting the smaller ones
                          3. chunks merged: a key's place is the number of smaller keys in each
                          4. where each row's keys start
-                         5. each thread adds a vector of its row's gradients, in f32
+                         5. segments of keys that are all one row's are summed: a frequent id's
+                            row is then not what all wait for
+                         6. each thread adds a vector of its row's gradients, in f32
 
 Input: the op and strides. Output: Lowered with an error flag. Invariant: no atomics, so the bits of
 a sum depend on the ids alone; an id outside the table is reported and touches no memory.
@@ -13,10 +15,14 @@ a sum depend on the ids alone; an id outside the table is reported and touches n
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rudagraph.codegen.cuda_launch import (
     FLAT_THREADS,
+    SEGMENT,
     SORT_CHUNK,
     SORT_THREADS,
+    WARP,
     cuda_launch,
     vector_length,
 )
@@ -32,7 +38,7 @@ from rudagraph.ir.graph import Op
 from rudagraph.schedule.lowered import KernelArgument, KernelCall, Lowered, Strides
 
 _KEY = 1 << 32
-# Gradients that a thread loads before it adds them: a frequent id's rows are far apart.
+# Gradients that a thread loads before it adds them: they lie far apart.
 _AT_ONCE = 8
 
 
@@ -135,8 +141,6 @@ def lower_embedding_backward(
     rows, count = int_of(op, "rows"), ids.type.numel
     if not op.result.type.numel:
         return Lowered(())
-    bytes_of_keys = aligned(8 * max(count, 1))
-    workspaces = (bytes_of_keys, bytes_of_keys, bytes_of_keys, aligned(8 * (rows + 1)))
     if count == 0:
         calls = [_starts_call(0, rows, 0, target)]
         last = 0
@@ -147,8 +151,14 @@ def lower_embedding_backward(
             calls.append(_merge_call(count, target))
             last = 2
         calls.append(_starts_call(count, rows, last, target))
-    calls.append(_add_call(op, gradient_strides, result_strides[0], last, target))
-    return Lowered(tuple(calls), workspaces, errors=1 if count else 0)
+    adding = _Adding(op, gradient_strides, result_strides[0], last, target)
+    bytes_of_keys = aligned(8 * max(count, 1))
+    workspaces = [bytes_of_keys] * 3 + [aligned(8 * (rows + 1))]
+    if adding.segments:
+        calls.append(adding.segments_call())
+        workspaces.append(adding.segments * adding.width * adding.wide.size)
+    calls.append(adding.rows_call())
+    return Lowered(tuple(calls), tuple(workspaces), errors=1 if count else 0)
 
 
 def _keys_call(op: Op, strides: Strides, target: str) -> KernelCall:
@@ -177,39 +187,51 @@ def _keys_call(op: Op, strides: Strides, target: str) -> KernelCall:
 
 
 def _sort_call(count: int, target: str) -> KernelCall:
-    kernel = _Kernel("sort_keys", target, count, SORT_THREADS)
+    """A warp per key: its lanes share the comparisons."""
+    kernel = _Kernel("sort_keys", target, count * WARP, FLAT_THREADS)
     lines, names = kernel.lines, kernel.names
     keys = kernel.pointer("keys", KernelArgument("workspace", 0))
     chunked = kernel.pointer("chunked", KernelArgument("workspace", 1), written=True)
-    i = kernel.start("i")
-    mine, first, below, j = (names.fresh(name) for name in ("mine", "first", "below", "j"))
+    own = kernel.start("thread")
+    i, lane, mine, first, last, below, j = (
+        names.fresh(name) for name in ("i", "lane", "mine", "first", "last", "below", "j")
+    )
     length = 2 if count % 2 == 0 else 1
+    lines.add(f"{i} = {own} // {WARP}", f"{lane} = {own} % {WARP}")
     lines.add(f"{mine} = load_i64({keys}, {i})", f"{first} = {i} // {SORT_CHUNK} * {SORT_CHUNK}")
-    lines.add(f"{below} = 0")
-    with lines.block(f"for {j} in range({first}, min({first} + {SORT_CHUNK}, {count}), {length}):"):
+    lines.add(f"{last} = min({first} + {SORT_CHUNK}, {count})", f"{below} = 0")
+    step = WARP * length
+    with lines.block(f"for {j} in range({first} + {lane} * {length}, {last}, {step}):"):
         smaller = f"int64(lt(vector.load_i64({keys}, {j}), {mine}))"
         lines.add(f"{below} = {below} + vector.within_sum({smaller})")
-    lines.add(f"store_i64({chunked}, {first} + {below}, {mine})")
+    lines.add(f"{below} = warp.across_sum({below})")
+    with lines.block(f"if {lane} == 0:"):
+        lines.add(f"store_i64({chunked}, {first} + {below}, {mine})")
     docstring = [f"Sorts chunks of {SORT_CHUNK} of {count} keys by counting the smaller ones."]
-    return kernel.call(docstring, f"vector = Vector({length})")
+    return kernel.call(docstring, f"vector = Vector({length})", f"warp = Block(threads={WARP})")
 
 
 def _merge_call(count: int, target: str) -> KernelCall:
-    kernel = _Kernel("merge_keys", target, count, SORT_THREADS)
+    """A warp per key: each lane searches other chunks."""
+    kernel = _Kernel("merge_keys", target, count * WARP, FLAT_THREADS)
     lines, names = kernel.lines, kernel.names
     chunked = kernel.pointer("chunked", KernelArgument("workspace", 1))
     merged = kernel.pointer("merged", KernelArgument("workspace", 2), written=True)
-    i = kernel.start("i")
-    mine, place, chunk, first = (names.fresh(n) for n in ("mine", "place", "chunk", "first"))
-    lines.add(f"{mine} = load_i64({chunked}, {i})", f"{place} = {i} % {SORT_CHUNK}")
-    chunks = f"for {chunk} in range({-(-count // SORT_CHUNK)}):"
-    with lines.block(chunks), lines.block(f"if {chunk} != {i} // {SORT_CHUNK}:"):
+    own = kernel.start("thread")
+    i, lane, mine, place, chunk, first = (
+        names.fresh(name) for name in ("i", "lane", "mine", "place", "chunk", "first")
+    )
+    lines.add(f"{i} = {own} // {WARP}", f"{lane} = {own} % {WARP}")
+    lines.add(f"{mine} = load_i64({chunked}, {i})", f"{place} = 0")
+    with lines.block(f"for {chunk} in range({lane}, {-(-count // SORT_CHUNK)}, {WARP}):"):
         lines.add(f"{first} = {chunk} * {SORT_CHUNK}")
         last = f"min({first} + {SORT_CHUNK}, {count})"
         low = _search(lines, names, chunked, first, last, mine)
         lines.add(f"{place} = {place} + {low} - {first}")
-    lines.add(f"store_i64({merged}, {place}, {mine})")
-    return kernel.call([f"Merges sorted chunks of {count} keys."])
+    lines.add(f"{place} = warp.across_sum({place})")
+    with lines.block(f"if {lane} == 0:"):
+        lines.add(f"store_i64({merged}, {place}, {mine})")
+    return kernel.call([f"Merges sorted chunks of {count} keys."], f"warp = Block(threads={WARP})")
 
 
 def _starts_call(count: int, rows: int, workspace: int, target: str) -> KernelCall:
@@ -235,60 +257,123 @@ def _search(lines: Lines, names: Names, keys: str, first: str, last: str, wanted
     return low
 
 
-def _add_call(
-    op: Op, strides: Strides, result_strides: Strides, workspace: int, target: str
-) -> KernelCall:
-    gradient = op.inputs[0]
-    rows, width = op.result.type.shape
-    dtype, wide = gradient.type.dtype, gradient.type.dtype.compute
-    nest = build_nest(gradient.type.shape, {"gradient": (gradient.type.shape, strides)}, rows=True)
-    steps = (width, *nest.outer_strides("gradient"), result_strides[0])
-    dense = nest.inner_stride("gradient") == result_strides[1] == 1
-    length = vector_length([dtype.size], *steps) if dense else 1
-    kernel = _Kernel("embedding_backward", target, rows * width // length, FLAT_THREADS)
-    lines, names = kernel.lines, kernel.names
-    gradient_pointer = kernel.pointer("gradient_pointer", KernelArgument("operand", 0))
-    keys = kernel.pointer("keys", KernelArgument("workspace", workspace))
-    starts = kernel.pointer("starts", KernelArgument("workspace", 3))
-    result = kernel.pointer("table_pointer", KernelArgument("result", 0), written=True)
-    own = kernel.start("vector_number")
-    row, j, first, last, total, k = (
-        names.fresh(name) for name in ("row", "j", "first", "last", "total", "k")
-    )
-    per_row = width // length
-    lines.add(f"{row} = {own} // {per_row}", f"{j} = {own} % {per_row} * {length}")
-    lines.add(f"{first} = load_i64({starts}, {row})", f"{last} = load_i64({starts}, {row} + 1)")
-    lines.add(f"{total} = vector.full({literal(0, wide)})")
+@dataclass
+class _Adding:
+    """The kernels that add gradients of sorted keys."""
 
-    def elements(count: int) -> None:
+    op: Op
+    strides: Strides
+    result_strides: Strides
+    sorted_keys: int  # workspace
+    target: str
+
+    def __post_init__(self) -> None:
+        gradient = self.op.inputs[0]
+        self.rows, self.width = self.op.result.type.shape
+        self.count = self.op.inputs[1].type.numel
+        self.dtype, self.wide = gradient.type.dtype, gradient.type.dtype.compute
+        shape = gradient.type.shape
+        self.nest = build_nest(shape, {"gradient": (shape, self.strides)}, rows=True)
+        steps = (self.width, *self.nest.outer_strides("gradient"), self.result_strides[0])
+        dense = self.nest.inner_stride("gradient") == self.result_strides[1] == 1
+        self.length = vector_length([self.dtype.size], *steps) if dense else 1
+        self.by_frequency = bool(self.op.get("scale_by_frequency", False))
+
+    @property
+    def segments(self) -> int:
+        # A gradient divided by its row's frequency is only known where the whole row is.
+        return 0 if self.by_frequency else self.count // SEGMENT
+
+    def segments_call(self) -> KernelCall:
+        """Sums of whole segments of keys that are all one row's."""
+        per_row = self.width // self.length
+        extent = self.segments * per_row
+        kernel = _Kernel("embedding_segments", self.target, extent, SORT_THREADS)
+        lines, names = kernel.lines, kernel.names
+        gradient = kernel.pointer("gradient_pointer", KernelArgument("operand", 0))
+        keys = kernel.pointer("keys", KernelArgument("workspace", self.sorted_keys))
+        sums = kernel.pointer("segment_sums", KernelArgument("workspace", 4), written=True)
+        own = kernel.start("vector_number")
+        segment, j, first, total, k = (
+            names.fresh(name) for name in ("segment", "j", "first", "total", "k")
+        )
+        lines.add(f"{segment} = {own} // {per_row}", f"{j} = {own} % {per_row} * {self.length}")
+        lines.add(f"{first} = {segment} * {SEGMENT}")
+        row_of = f"load_i64({keys}, {{}}) // {_KEY}"
+        same = f"{row_of.format(first)} == {row_of.format(f'{first} + {SEGMENT - 1}')}"
+        with lines.block(f"if {same} and {row_of.format(first)} < {self.rows}:"):
+            lines.add(f"{total} = vector.full({literal(0, self.wide)})")
+            with lines.block(f"for {k} in range({first}, {first} + {SEGMENT}, {_AT_ONCE}):"):
+                self._add(kernel, gradient, keys, k, j, total, _AT_ONCE)
+            lines.add(f"vector.store_{self.wide}({sums}, {segment} * {self.width} + {j}, {total})")
+        docstring = [f"Sums of the segments of {SEGMENT} of {self.count} keys that are one row's."]
+        return kernel.call(docstring, f"vector = Vector({self.length})")
+
+    def rows_call(self) -> KernelCall:
+        """Each row of the table: keys up to a segment, whole segments, keys after them."""
+        per_row = self.width // self.length
+        extent = self.rows * per_row
+        kernel = _Kernel("embedding_backward", self.target, extent, FLAT_THREADS)
+        lines, names = kernel.lines, kernel.names
+        gradient = kernel.pointer("gradient_pointer", KernelArgument("operand", 0))
+        keys = kernel.pointer("keys", KernelArgument("workspace", self.sorted_keys))
+        starts = kernel.pointer("starts", KernelArgument("workspace", 3))
+        sums = ""
+        if self.segments:
+            sums = kernel.pointer("segment_sums", KernelArgument("workspace", 4))
+        result = kernel.pointer("table_pointer", KernelArgument("result", 0), written=True)
+        own = kernel.start("vector_number")
+        row, j, first, last, total, k = (
+            names.fresh(name) for name in ("row", "j", "first", "last", "total", "k")
+        )
+        lines.add(f"{row} = {own} // {per_row}", f"{j} = {own} % {per_row} * {self.length}")
+        lines.add(f"{first} = load_i64({starts}, {row})", f"{last} = load_i64({starts}, {row} + 1)")
+        lines.add(f"{total} = vector.full({literal(0, self.wide)})")
+        head, tail = names.fresh("head"), names.fresh("tail")
+        frequency = f"{REGISTER[self.wide]}({last} - {first})" if self.by_frequency else ""
+        if self.segments:
+            lines.add(f"{head} = min(({first} + {SEGMENT - 1}) // {SEGMENT} * {SEGMENT}, {last})")
+            lines.add(f"{tail} = max({last} // {SEGMENT} * {SEGMENT}, {head})")
+        else:
+            lines.add(f"{head} = {last}", f"{tail} = {last}")
+        with lines.block(f"for {k} in range({first}, {head}):"):
+            self._add(kernel, gradient, keys, k, j, total, 1, frequency)
+        if self.segments:
+            with lines.block(f"for {k} in range({head} // {SEGMENT}, {tail} // {SEGMENT}):"):
+                part = f"vector.load_{self.wide}({sums}, {k} * {self.width} + {j})"
+                lines.add(f"{total} = add({total}, {part})")
+            with lines.block(f"for {k} in range({tail}, {last}):"):
+                self._add(kernel, gradient, keys, k, j, total, 1)
+        step = self.result_strides[1]
+        at = f"{row} * {self.result_strides[0]} + {j}" + (f" * {step}" if step != 1 else "")
+        lines.add(f"vector.store_{self.dtype}({result}, {at}, {total})")
+        docstring = [
+            f"{self.rows} rows of {self.width}, each the sum of its gradients.",
+            "",
+            described(self.op, "gradient", "ids", "table"),
+        ]
+        return kernel.call(docstring, f"vector = Vector({self.length})")
+
+    def _add(
+        self,
+        kernel: _Kernel,
+        gradient: str,
+        keys: str,
+        k: str,
+        j: str,
+        total: str,
+        count: int,
+        frequency: str = "",
+    ) -> None:
+        """Lines that add the gradients of `count` keys from k on, all loaded before the first."""
+        lines, names = kernel.lines, kernel.names
         parts = []
         for offset in range(count):
             i, part = names.fresh("i"), names.fresh("part")
-            at = f"{k} + {offset}" if offset else k
-            lines.add(f"{i} = load_i64({keys}, {at}) & {_KEY - 1}")
-            index = Indexing(nest, i, j)
+            lines.add(f"{i} = load_i64({keys}, {f'{k} + {offset}' if offset else k}) & {_KEY - 1}")
+            index = Indexing(self.nest, i, j)
             index.declare(lines, names, ("gradient",))
-            text = f"vector.load_{dtype}({gradient_pointer}, {index.at('gradient')})"
-            if op.get("scale_by_frequency", False):
-                text = f"div({text}, {REGISTER[wide]}({last} - {first}))"
-            lines.add(f"{part} = {text}")
+            text = f"vector.load_{self.dtype}({gradient}, {index.at('gradient')})"
+            lines.add(f"{part} = {f'div({text}, {frequency})' if frequency else text}")
             parts.append(part)
-        for part in parts:
-            lines.add(f"{total} = add({total}, {part})")
-
-    full = names.fresh("full")
-    lines.add(f"{full} = {first} + ({last} - {first}) // {_AT_ONCE} * {_AT_ONCE}")
-    with lines.block(f"for {k} in range({first}, {full}, {_AT_ONCE}):"):
-        elements(_AT_ONCE)
-    with lines.block(f"for {k} in range({full}, {last}):"):
-        elements(1)
-    at = f"{row} * {result_strides[0]} + {j}"
-    if result_strides[1] != 1:
-        at = f"{row} * {result_strides[0]} + {j} * {result_strides[1]}"
-    lines.add(f"vector.store_{dtype}({result}, {at}, {total})")
-    docstring = [
-        f"{rows} rows of {width}, each the sum of its gradients.",
-        "",
-        described(op, "gradient", "ids", "table"),
-    ]
-    return kernel.call(docstring, f"vector = Vector({length})")
+        lines.add(*(f"{total} = add({total}, {part})" for part in parts))

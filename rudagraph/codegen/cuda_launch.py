@@ -42,9 +42,10 @@ USUAL_MULTIPROCESSORS = 132
 # Words of operands that a thread of 1024 may hold between passes: 64 registers less what arithmetic
 # takes.
 MOST_HELD_WORDS = 32
-# Keys sorted by comparing each with all others of its chunk, and threads of a block that does so:
-# small blocks, so that 8192 keys keep all multiprocessors busy.
-SORT_CHUNK = 2048
+# Keys sorted by comparing each with all others of its chunk, and keys whose gradients are added in
+# one go where they are all one row's; blocks that do so are small, there are few segments.
+SORT_CHUNK = 4096
+SEGMENT = 32
 SORT_THREADS = 64
 # Shared memory of a multiprocessor that blocks can have, what static arrays take left aside.
 SHARED_BYTES = 224 * 1024

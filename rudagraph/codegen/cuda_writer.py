@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rudagraph.codegen.domain import result_access
+from rudagraph.codegen.domain import is_fold, result_access
 from rudagraph.codegen.expressions import RESERVED, ROUNDED, accumulator_dtype, convert, rounded
 from rudagraph.codegen.indexing import Indexing
 from rudagraph.codegen.scalars import finished, folds_exactly, int_of, needs_rounding, register_text
@@ -279,14 +279,23 @@ class Writer:
         """Forms that cost less where the result allows it; empty where there is none."""
         if op.opcode == "exp" and self.coarse.is_coarse(op.result):
             return f"exp_coarse({self.register[op.inputs[0]]})"
-        if op.opcode == "div" and self.coarse.is_coarse(op.result) and len(op.inputs) == 2:
-            divisor = op.inputs[1]
-            if not self.is_at(divisor, Place.ELEMENT) and self.is_at(op.result, Place.ELEMENT):
-                top, bottom = (self.register[value] for value in op.inputs)
-                return f"mul({top}, reciprocal_coarse({bottom}))"
+        if op.opcode == "div" and len(op.inputs) == 2 and self._divides_softly(*op.inputs):
+            top, bottom = (self.register[value] for value in op.inputs)
+            function = "reciprocal_coarse" if self.coarse.is_coarse(op.result) else "reciprocal"
+            return f"mul({top}, {function}({bottom}))"
         if op.opcode == "eq" and len(op.inputs) == 2 and self.is_at(op.result, Place.ELEMENT):
             return self._position_test(*op.inputs)
         return ""
+
+    def _divides_softly(self, top: Value, bottom: Value) -> bool:
+        """Whether a quotient is a softmax's: one reciprocal a row is a rounding more, and cheap.
+
+        The order of the sum below has moved the quotient by as much already.
+        """
+        total, exponential = self.stages.producer.get(bottom), self.stages.producer.get(top)
+        if total is None or exponential is None or total.opcode != "sum":
+            return False
+        return is_fold(total) and exponential.opcode == "exp" and total.inputs[0] == top
 
     def _position_test(self, first: Value, second: Value) -> str:
         """A comparison of each element's index with one number a row."""
