@@ -101,9 +101,9 @@ def test_buffers_bound_outside_are_one_for_both_entries():
 
 def test_peak_counts_arena_results_and_gradients():
     result, _ = make()
-    # arena: h/a and g (512 bytes each); outside it y (512) and dw (1024)
+    # arena: h/a and g (512 bytes each); outside it y, its gradient (512 each), dw (1024)
     assert result.arena_bytes == 1024
-    assert result.peak_bytes == 1024 + 512 + 512 + 1024  # arena, result, its upstream gradient, gradient
+    assert result.peak_bytes == 1024 + 512 + 512 + 1024
     assert [moment.entry for moment in result.timeline] == ["forward"] * 3 + ["backward"] * 2
 
 
