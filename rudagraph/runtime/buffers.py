@@ -185,7 +185,7 @@ class Frame:
         self.block = array("q", bytes(8 * max(table.length, 1)))
         self.address = self.block.buffer_info()[0]
         self.tensors: list[Any] = [None] * len(table.slots)
-        self._flags, self.errors = device.flags(max(len(table.plan.errors), 1))
+        self._flags, self.errors = device.flags(len(table.plan.errors))
         self.pointers: list[int] = []  # of the weights, as bound
         self.weights: list[Tensor] = []  # aliases of them: memory stays while it is pointed at
         self.copied: dict[int, Tensor] = {}  # row-major copies of weights, by buffer

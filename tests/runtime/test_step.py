@@ -198,6 +198,7 @@ def test_a_retained_graph_that_was_overwritten_is_an_error() -> None:
         out.sum().backward()
 
 
+@pytest.mark.filterwarnings(r"ignore:Using backward\(\) with create_graph")
 def test_second_order_is_refused_by_name() -> None:
     step = plain_step(make(), batch(0))
     with pytest.raises(UsageError, match=r"create_graph=True .*\n.*\n.*step\.model"):
