@@ -11,6 +11,7 @@ from rudagraph.schedule.plan import Buffer, BufferKind, Entry, Launch, Moment, P
 from rudagraph.schedule.program import Program
 
 _BAR = 40
+_WIDEST = 64  # characters of a column of a table
 
 
 class MemoryReport:
@@ -68,19 +69,26 @@ def _entry(entry: Entry) -> list[str]:
     if counts:
         ops = ", ".join(f"{name} ×{count}" for name, count in sorted(counts.items()))
         lines.append(f"  library ops: {ops}")
-    lines += [_launch(launch) for launch in entry.launches]
-    return lines
+    return lines + _table([_row(launch) for launch in entry.launches])
 
 
-def _launch(launch: Launch) -> str:
+def _row(launch: Launch) -> tuple[str, ...]:
+    """What runs, what it makes, the bytes it reads and writes, where it comes from."""
     results = ", ".join(str(view.type) for view in launch.results)
-    moved = sum(
-        view.type.bytes for view in (*launch.arguments, *launch.results) if isinstance(view, View)
-    )
+    # A kernel's arguments name its results as well.
+    touched = launch.arguments if launch.kernel else (*launch.arguments, *launch.results)
+    moved = sum(view.type.bytes for view in {v for v in touched if isinstance(v, View)})
     how = f"kernel {launch.kernel}" if launch.kernel else f"library {_name(launch)}"
     place = " ".join(part for part in (launch.location.module, launch.location.line) if part)
-    comment = f"  # {place}" if place else ""
-    return f"  {how:<44} {launch.label} {results}  {size(moved)}{comment}"
+    return how, f"{launch.label}: {results}", size(moved), f"# {place}" if place else ""
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [min(max((len(row[at]) for row in rows), default=0), _WIDEST) for at in range(3)]
+    return [
+        f"  {how:<{widths[0]}}  {made:<{widths[1]}}  {moved:>{widths[2]}}  {place}".rstrip()
+        for how, made, moved, place in rows
+    ]
 
 
 def _name(launch: Launch) -> str:
