@@ -87,6 +87,8 @@ class Program:
             self.shared_bytes += -(-size // 16) * 16
         for name in re.findall(r"\.extern \.shared [^;]*? (\w+)\[\]", text):
             self.shared[name] = self.shared_bytes
+        local = re.search(r"\.local [^;]*?(__local_depot\w+)\[(\d+)\]", text)
+        self.local_bytes = int(local[2]) if local else 0
         self.constants = _constants(text)
         header = text.index(".entry")
         body = text[text.index("{", header) + 1 : text.rindex("}")]
@@ -95,7 +97,11 @@ class Program:
             self._add(re.sub(r"//.*", "", line).strip())
 
     def _add(self, line: str) -> None:
-        if not line or line in "{}" or line.startswith((".reg", ".param", ".shared", ".pragma")):
+        if (
+            not line
+            or line in "{}"
+            or line.startswith((".reg", ".param", ".shared", ".local", ".pragma"))
+        ):
             return
         if line.startswith("$") and line.endswith(":"):
             self.blocks.append([])
@@ -171,6 +177,7 @@ class _Batch:
         self.registers: dict[str, np.ndarray] = {}
         self.parameters = dict(zip(program.parameters, addresses, strict=True))
         self.constants = constants
+        self.local = np.zeros(self.size * max(program.local_bytes, 1), np.uint8)
         self.shared = np.zeros(count * max(program.shared_bytes, 1), np.uint8)
 
     def run(self) -> None:
@@ -224,7 +231,7 @@ class _Batch:
             held = self.registers.get(operand)
             if held is None:
                 held = np.zeros(self.size, kind)
-            if held.dtype == bool or kind == bool:
+            if "b" in (held.dtype.kind, kind.kind):
                 return held
             if held.itemsize == kind.itemsize:
                 return held.view(kind)
@@ -306,7 +313,12 @@ class _Batch:
         width = dtype.itemsize * lanes
         if (address % width).any():
             raise EmulationError(f"misaligned access of {width} bytes: {' '.join(operands)}")
-        if parts[1] == "shared":
+        if parts[1] == "local":
+            store = self.local
+            if (address < 0).any() or (address + width > self.program.local_bytes).any():
+                raise EmulationError("access outside local memory")
+            address = address + np.flatnonzero(mask) * self.program.local_bytes
+        elif parts[1] == "shared":
             store = self.shared
             if (address < 0).any() or (address + width > self.program.shared_bytes).any():
                 raise EmulationError("access outside shared memory")
@@ -421,10 +433,7 @@ class _Batch:
             high = (first.astype(double) * second.astype(double)) >> np.array(bits, double)
             self._set(operands[0], high.astype(dtype), mask)
             return
-        product = [(int(a) * int(b)) >> 64 for a, b in zip(first, second, strict=True)]
-        self._set(
-            operands[0], np.array([p & (1 << 64) - 1 for p in product], "u8").view(dtype), mask
-        )
+        self._set(operands[0], _high_half(first, second).view(dtype), mask)
 
     def _multiply_add(self, parts: list[str], operands: list[str], mask: np.ndarray) -> None:
         dtype = _TYPES[parts[-1]]
@@ -433,11 +442,27 @@ class _Batch:
         self._set(operands[0], first * second + self._value(operands[3], wide), mask)
 
 
+def _high_half(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The upper 64 bits of 64-bit products, from products of halves."""
+    a, b, shift, low = first.view("u8"), second.view("u8"), np.uint64(32), np.uint64(0xFFFFFFFF)
+    a_low, a_high, b_low, b_high = a & low, a >> shift, b & low, b >> shift
+    middle = a_high * b_low + ((a_low * b_low) >> shift)
+    other = a_low * b_high + (middle & low)
+    high = a_high * b_high + (middle >> shift) + (other >> shift)
+    if first.dtype.kind == "i":
+        high = (
+            high - np.where(first < 0, b, 0).astype("u8") - np.where(second < 0, a, 0).astype("u8")
+        )
+    return high
+
+
 def _literal(text: str, kind: np.dtype, batch: _Batch) -> object:
     if text.startswith(("0f", "0F")):
         return np.array(int(text[2:], 16), np.uint32).view(np.float32).astype(kind)
     if text.startswith(("0d", "0D")):
         return np.array(int(text[2:], 16), np.uint64).view(np.float64)
+    if text.startswith("__local_depot"):
+        return 0
     if text in batch.program.shared:
         return batch.program.shared[text]
     if text in batch.constants:

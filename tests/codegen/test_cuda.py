@@ -1,0 +1,213 @@
+"""CUDA kernels against the interpreter: on a GPU where there is one, else on the PTX emulator.
+
+What holds for the CPU's generator holds here: the operands, bounds and sharing of compare.py are
+the same. Beside that, facts of the PTX: wide accesses, no local memory, nothing contracted.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rudagraph.build.cuda import assemble, registers, spilled
+from rudagraph.build.ptx import facts
+from rudagraph.codegen.cuda import generate, generator
+from rudagraph.ir.graph import Op
+from tests.codegen import compare, cuda_run, test_embedding, test_fused
+from tests.codegen.compare import check, operands_for
+from tests.codegen.cuda_run import Runner, lower, ptx_of
+from tests.codegen.run import fused
+from tests.codegen.test_fused import BODIES
+
+
+@pytest.fixture(autouse=True)
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """compare.py and the tests taken from the CPU's run these kernels."""
+    for module in (compare, test_fused, test_embedding):
+        for name in ("run", "lower", "Runner"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, getattr(cuda_run, name))
+
+
+def case(name: str, dtype: str, rows: int, length: int) -> Op:
+    return fused(BODIES[name](dtype, rows, length))
+
+
+# -- numbers
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_layers(name: str, dtype: str) -> None:
+    op = case(name, dtype, 6, 200)
+    check(op, *operands_for(op))
+
+
+# Rows of part of a warp, of one that is no power of two, of odd length, in a ring, in parts.
+SHAPES = [(300, 64), (5, 24), (3, 257), (140, 4096), (2, 40000)]
+
+
+@pytest.mark.parametrize("rows,length", SHAPES)
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm_backward", "cross_entropy"])
+def test_shapes(name: str, rows: int, length: int) -> None:
+    op = case(name, "bf16", rows, length)
+    check(op, *operands_for(op), looser=2)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "f64"])
+@pytest.mark.parametrize("rows,length", [*SHAPES, (150, 8192), (1, 1), (4, 65537)])
+def test_layers_in_every_shape(name: str, dtype: str, rows: int, length: int) -> None:
+    op = case(name, dtype, rows, length)
+    check(op, *operands_for(op), looser=4 if length > 10000 else 2)
+
+
+@pytest.mark.parametrize("name", test_fused.layouts())
+def test_operands_lie_in_memory_in_any_way(name: str) -> None:
+    test_fused.test_operands_lie_in_memory_in_any_way(name)
+
+
+@pytest.mark.parametrize("name", ["permuted", "expanded_last", "slice_of_last"])
+def test_reductions_over_strided_rows(name: str) -> None:
+    test_fused.test_reductions_over_strided_rows(name)
+
+
+def test_bodies_of_every_kind() -> None:
+    test_fused.test_broadcasts_of_every_kind()
+    test_fused.test_numbers_as_domain()
+    test_fused.test_sums_of_integers_and_of_truth()
+    test_fused.test_extremes_over_rows_and_nan()
+    test_fused.test_results_that_are_used_again_and_constants()
+
+
+@pytest.mark.parametrize("rows,length", [(0, 5), (4, 0), (0, 0)])
+def test_nothing_to_do_leaves_sums_of_nothing(rows: int, length: int) -> None:
+    test_fused.test_nothing_to_do_leaves_sums_of_nothing(rows, length)
+
+
+@pytest.mark.parametrize("bits_a_word,probability", [(16, 0.25), (32, 1e-3)])
+def test_random_masks(bits_a_word: int, probability: float) -> None:
+    test_fused.test_random_masks(bits_a_word, probability)
+
+
+def test_an_index_out_of_range_sets_the_flag() -> None:
+    test_fused.test_an_index_out_of_range_sets_the_flag()
+
+
+def test_a_row_of_minus_infinity_beside_numbers() -> None:
+    """A thread of a long softmax that meets nothing but -infinity adds nothing."""
+    op = case("softmax", "f32", 2, 40000)
+    (x,) = operands_for(op)
+    x[0, :39000] = -torch.inf
+    check(op, x)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"padding_index": 3}, {"scale_by_frequency": True}])
+def test_embedding_gradients(attributes: dict[str, object]) -> None:
+    op = test_embedding.scatter(test_embedding.DType.BF16, (50,), **attributes)
+    gradient, _ = operands_for(op)
+    ids = test_embedding.ids_of(50)
+    (table,) = cuda_run.run(op, gradient, ids)
+    wanted = test_embedding.reference(op, gradient, ids)
+    compare.assert_near(op.result, table, wanted)
+
+
+def test_embedding_of_many_equal_ids() -> None:
+    """More than a chunk of keys, and rows of more than a segment."""
+    op = test_embedding.scatter(test_embedding.DType.F32, (5000,))
+    gradient, _ = operands_for(op)
+    ids = test_embedding.ids_of(5000)
+    ids[::3] = 7
+    (table,) = cuda_run.run(op, gradient, ids)
+    compare.assert_near(op.result, table, test_embedding.reference(op, gradient, ids))
+
+
+@pytest.mark.parametrize("wrong", [-1, test_embedding.ROWS, 1 << 40])
+def test_an_id_outside_the_table_is_reported(wrong: int) -> None:
+    test_embedding.test_an_id_outside_the_table_is_reported(wrong)
+
+
+# -- facts of the PTX
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_nothing_contracts_and_nothing_leaves_registers(name: str) -> None:
+    op = case(name, "bf16", 8192, 4096)
+    for call in lower(op, *_layout(op)).calls:
+        found = facts(ptx_of(call.source))
+        assert found.local == 0 and found.calls == 0 and found.contractable == 0
+        if name.startswith(("rms_norm", "layer_norm", "residual", "softmax")):
+            assert found.fused == 0, call.source.name
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("name", ["rms_norm", "softmax", "silu_mul", "bias_gelu", "dropout"])
+def test_rows_move_16_bytes_at_a_time(name: str, dtype: str) -> None:
+    op = case(name, dtype, 8192, 4096)
+    (call,) = lower(op, *_layout(op)).calls
+    found = facts(ptx_of(call.source))
+    assert found.widest_load == found.widest_store == 16
+    numbers = sum(value.type.shape == () for value in op.inputs)
+    assert found.scalar_loads == numbers
+    assert found.scalar_stores == (1 if name == "rms_norm" else 0)
+
+
+def test_norms_of_two_vectors_a_thread_fill_a_multiprocessor() -> None:
+    op = case("rms_norm", "bf16", 8192, 4096)
+    (call,) = lower(op, *_layout(op)).calls
+    cubin, report = assemble(ptx_of(call.source), call.source)
+    assert cubin[:4] == b"\x7fELF"
+    assert registers(report) <= 32 and spilled(report) == 0
+
+
+@pytest.mark.parametrize("length", [1024, 4096, 8192, 16384])
+@pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward"])
+def test_norm_gradients_spill_nothing(name: str, length: int) -> None:
+    op = case(name, "bf16", 8192, length)
+    first = lower(op, *_layout(op)).calls[0]
+    assert spilled(assemble(ptx_of(first.source), first.source)[1]) == 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("name", BODIES)
+def test_cubins_for_every_target(name: str, target: str) -> None:
+    op = case(name, "bf16", 64, 1024)
+    strides = tuple(tuple(tensor.stride()) for tensor in _layout(op))
+    results = tuple(tuple(torch.empty(v.type.shape).stride()) for v in op.results)
+    lowered = generator(target)(op, strides, results, ())
+    assert lowered is not None
+    for call in lowered.calls:
+        assert call.source.cuda is not None and call.source.cuda.target == target
+        assert call.source.cuda.overlaps == (target != "sm_80")
+        assert assemble(ptx_of(call.source), call.source)[0][:4] == b"\x7fELF"
+
+
+def test_the_order_of_sums_follows_from_shapes_alone() -> None:
+    """Equal shapes give equal text, hence equal bits, however memory is shared."""
+    op = case("layer_norm_backward", "f32", 700, 256)
+    layout = _layout(op)
+    alone, shared = lower(op, *layout), lower(op, *layout, shared=((0, 0),))
+    assert [c.source.text for c in alone.calls] == [c.source.text for c in shared.calls]
+
+
+def test_ops_that_no_kernel_serves_are_left_to_pytorch() -> None:
+    op = Op("matmul", (), ())
+    assert generate(op, (), (), ()) is None
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", BODIES)
+def test_two_runs_give_the_same_bits(name: str) -> None:
+    op = case(name, "bf16", 700, 1024)
+    runner = Runner(op, operands_for(op))
+    first = runner()
+    assert all(
+        torch.equal(compare.bits(a), compare.bits(b)) for a, b in zip(first, runner(), strict=True)
+    )
+
+
+def _layout(op: Op) -> list[torch.Tensor]:
+    """Row-major operands that take no memory."""
+    return [torch.empty(value.type.shape, device="meta") for value in op.inputs]
