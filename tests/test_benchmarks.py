@@ -61,8 +61,20 @@ def test_what_is_wrong_is_not_timed(variants: Callable[..., None]) -> None:
     variants(rudagraph=wrongly)
     eager, ours = measure(CASE, ["eager", "rudagraph"], repeats=3, seconds=5)
     assert not eager.error
-    assert ours.error.startswith("output differs from the first variant by ")
+    assert ours.error.startswith("output is off by 1.0e-02 of its largest value")
     assert ours.median_ms is None
+
+
+def test_a_variant_may_be_as_inexact_as_eager(variants: Callable[..., None]) -> None:
+    def coarse() -> Workload:
+        work = small()
+        return Workload(work.module.bfloat16(), (work.args[0].detach().bfloat16(),))
+
+    variants(rudagraph=slowly)
+    _, ours = measure(Case("coarse", coarse, slack=4e-3), ["eager", "rudagraph"], 2, 5)
+    assert not ours.error
+    _, ours = measure(Case("coarse", coarse, slack=-1.0), ["eager", "rudagraph"], 2, 5)
+    assert "is off by" in ours.error
 
 
 def test_the_document_and_the_exit_status(tmp_path: Path, variants: Callable[..., None]) -> None:
