@@ -34,6 +34,7 @@ class Slot:
         self.arena = torch.empty(0, dtype=torch.uint8, device="cpu")
         self.generation = 0
         self.stream: Any = None  # the one that last worked here
+        self.pool: Any = None  # of CUDA graphs; one forward at a time lies here
         self._owner: weakref.ref[Any] | None = None
 
     @property
@@ -98,6 +99,23 @@ class Slots:
                 return slot
         self.spare_uses += 1
         return self.spare
+
+    def enter(self, slot: Slot, size: int, device: Device) -> None:
+        """Make room in a slot; no frame keeps the arena alive that was too small."""
+        if slot.arena.numel() < size:
+            self._unbind(slot)
+        slot.enter(size, device)
+
+    def left(self, slot: Slot) -> None:
+        """After a forward that keeps nothing: the spare slot's memory goes back at once."""
+        if slot is self.spare:
+            self._unbind(slot)
+            slot.arena = slot.arena.new_empty(0)
+
+    def _unbind(self, slot: Slot) -> None:
+        for frame in self.frames:
+            if frame.slot is slot:
+                frame.unbind_arena()
 
     def weights_moved(self, frame: Frame) -> None:
         """One frame found the model's tensors elsewhere: no other may keep the old ones alive."""
@@ -192,6 +210,7 @@ class Frame:
         self.key = _NO_TENSOR
         self.forward: Any = None
         self.backward: Any = None
+        self.graphs: Any = None  # captured entries, on a GPU
         self.retained = False  # the backward that runs must leave the residuals as they are
         self._arena_pointer = -1
         address = self._flags.data_ptr()
@@ -205,6 +224,8 @@ class Frame:
         if pointer == self._arena_pointer:
             return
         self._arena_pointer = pointer
+        if self.graphs is not None:
+            self.graphs.reset()
         for index, buffer in enumerate(self.table.plan.buffers):
             if buffer.kind is not BufferKind.ARENA:
                 continue
@@ -216,6 +237,12 @@ class Frame:
                 tensor = self.device.empty(dtype)
                 tensor.set_(arena.untyped_storage(), offset, view.type.shape, view.strides)
                 self.tensors[slot] = tensor
+
+    def unbind_arena(self) -> None:
+        """Let go of the arena, so that its memory can be freed; the next call binds it again."""
+        self._arena_pointer = -1
+        kinds = enumerate(self.table.plan.buffers)
+        self.forget(self.table.slots_of([i for i, b in kinds if b.kind is BufferKind.ARENA]))
 
     def bind(self, buffer: int, tensor: Tensor) -> None:
         """Point at a tensor that holds the whole buffer, row-major from its start."""

@@ -32,6 +32,8 @@ from rudagraph.runtime.weights import Weights
 # What nn.Module keeps in an instance for itself; the rest of __dict__ is the user's.
 _INTERNAL = frozenset(nn.Module().__dict__) | {"_is_full_backward_hook"}
 HOOK_TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+# Hugging Face's settings for sampling: no training step reads them.
+_NO_PART_OF_FORWARD = frozenset(("generation_config",))
 _DEEPEST = 4  # containers in containers that tensors are looked for in
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -77,7 +79,9 @@ def attribute_tables(model: nn.Module) -> Iterator[tuple[str, Any, dict[str, Any
     for path, module in model.named_modules():
         yield path, module, module.__dict__
         for name, value in module.__dict__.items():
-            if not name.endswith("config") or id(value) in seen or isinstance(value, nn.Module):
+            if name in _NO_PART_OF_FORWARD or not name.endswith("config"):
+                continue
+            if id(value) in seen or isinstance(value, nn.Module):
                 continue
             seen.add(id(value))
             attributes = getattr(value, "__dict__", None)

@@ -9,6 +9,7 @@ buffer of the model has changed, and the next call works.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch
 from rudagraph.errors import ContractError, RudagraphError, UsageError
 from rudagraph.ir.torch_types import to_torch_dtype
 from rudagraph.runtime.buffers import Frame, PointerTable, Slot, Slots
+from rudagraph.runtime.cuda_graph import Graphs, Pair
 from rudagraph.runtime.devices import device_of
 from rudagraph.runtime.entries import BoundEntry, EntryPlan, entry_steps, raise_errors
 from rudagraph.runtime.wiring import Wiring
@@ -33,6 +35,7 @@ class Pending:
         "copies",
         "frame",
         "generation",
+        "pair",
         "results",
         "saved",
         "used",
@@ -44,6 +47,7 @@ class Pending:
         self.frame = frame
         self.generation = frame.slot.generation
         self.used = False  # a backward has begun
+        self.pair: Pair | None = None  # of CUDA graphs, if forward was replayed
         self.results: list[Tensor] = []
         self.saved: list[Tensor] = []  # for autograd to keep: arguments and results
         self.copies: dict[int, Tensor] = {}  # row-major copies of arguments, by buffer
@@ -93,25 +97,36 @@ class Executor:
         pending = Pending(frame)
         forgotten = wiring.dynamic_slots
         try:
-            self._bind_arguments(pending, leaves, weights)
+            for place, _ in wiring.written_arguments:
+                _refuse_overlap(self.program.contract.leaves[place].path, leaves, place, weights)
             if wiring.keys:
                 frame.key.random_()
-            self._run(frame.forward)
+            begun = frame.graphs and frame.graphs.forward(pending.copies, leaves)
+            if begun:
+                pending.pair, pending.results = begun
+            else:
+                pending.results = self._forward_directly(pending, leaves)
             self._write_back(pending, leaves, weights)
-            tensors = frame.tensors
-            results = [tensors[number] for number in wiring.result_slots]
-            for position in wiring.own_copies:
-                results[position] = results[position].clone()
-            pending.results = results
             if keep:
                 self._keep(pending, leaves)
                 forgotten = wiring.forgotten_slots
         finally:
             frame.forget(forgotten)
+            if not keep:
+                self.slots.left(slot)
         return pending
 
+    def _forward_directly(self, pending: Pending, leaves: list[Tensor]) -> list[Tensor]:
+        frame, wiring = pending.frame, self.wiring
+        self._bind_arguments(pending, leaves)
+        self._run(frame.forward)
+        results = [frame.tensors[number] for number in wiring.result_slots]
+        for position in wiring.own_copies:
+            results[position] = results[position].clone()
+        return results
+
     def _frame(self, slot: Slot, weights: list[Tensor]) -> Frame:
-        slot.enter(self.program.plan.arena_bytes, self.device)
+        self.slots.enter(slot, self.program.plan.arena_bytes, self.device)
         frame = self._frames.get(id(slot))
         if frame is None:
             frame = self._frames[id(slot)] = self._new_frame(slot)
@@ -121,6 +136,8 @@ class Executor:
         pointers = [weights[place].data_ptr() for place in self.wiring.weight_places]
         if pointers != frame.pointers or frame.copied:
             moved = bool(frame.pointers) and pointers != frame.pointers
+            if pointers != frame.pointers and frame.graphs is not None:
+                frame.graphs.reset()
             self._bind_weights(frame, weights)
             frame.pointers = pointers
             if moved:
@@ -137,28 +154,29 @@ class Executor:
         frame.forward = entry_steps(self._forward, frame, self.launchers)
         if self._backward is not None:
             frame.backward = entry_steps(self._backward, frame, self.launchers)
+        if self.device.type == "cuda":
+            frame.graphs = Graphs(frame, self.wiring, self._run)
         self.slots.frames.append(frame)
         return frame
 
     def _bind_weights(self, frame: Frame, weights: list[Tensor]) -> None:
-        frame.copied = {}
+        before, frame.copied = frame.copied, {}
         frame.weights = [weights[place].detach() for place in self.wiring.weight_places]
         for (_, buffer), tensor in zip(self.wiring.weights, frame.weights, strict=True):
             if not tensor.is_contiguous():
-                tensor = frame.copied[buffer] = tensor.contiguous()
+                # In the same memory again, to which captured launches point.
+                copy = before.get(buffer)
+                tensor = tensor.contiguous() if copy is None else copy.copy_(tensor)
+                frame.copied[buffer] = tensor
             frame.bind(buffer, tensor)
 
-    def _bind_arguments(
-        self, pending: Pending, leaves: list[Tensor], weights: list[Tensor]
-    ) -> None:
+    def _bind_arguments(self, pending: Pending, leaves: list[Tensor]) -> None:
         frame = pending.frame
         for place, buffer in self.wiring.arguments:
             leaf = leaves[place].detach()
             if not leaf.is_contiguous() or leaf.is_neg():
                 leaf = pending.copies[buffer] = leaf.resolve_neg().contiguous()
             frame.bind(buffer, leaf)
-        for place, _ in self.wiring.written_arguments:
-            _refuse_overlap(self.program.contract.leaves[place].path, leaves, place, weights)
 
     def _write_back(self, pending: Pending, leaves: list[Tensor], weights: list[Tensor]) -> None:
         """What forward wrote into row-major copies goes to the tensors they were made of."""
@@ -218,16 +236,27 @@ class Executor:
     ) -> list[Tensor | None]:
         frame = pending.frame
         frame.retained = retain
-        held: list[Tensor] = []  # kernels see pointers only
         try:
-            self._bind_saved(pending, saved)
-            for position, buffer in enumerate(self.wiring.tangent_buffers):
-                if buffer is not None:
-                    tangent = self._tangent(position, tangents[position])
-                    held.append(tangent)
+            upstream = [  # held here: kernels see pointers only
+                (buffer, self._tangent(position, tangents[position]))
+                for position, buffer in enumerate(self.wiring.tangent_buffers)
+                if buffer is not None
+            ]
+            gradients: list[Tensor | None] | None = None
+            if pending.pair is not None and not retain:
+                bind = partial(self._bind_saved, pending, saved)
+                gradients = frame.graphs.backward(pending.pair, upstream, bind)
+            if gradients is None:
+                if pending.pair is not None:
+                    pending.pair.restore(frame)
+                self._bind_saved(pending, saved)
+                for buffer, tangent in upstream:
                     frame.bind(buffer, tangent)
-            self._run(frame.backward)
-            return self._gradients(frame, tangents)
+                self._run(frame.backward)
+                if frame.graphs is not None:
+                    frame.graphs.ran_backward = True
+                gradients = self._gradients(frame)
+            return self._reached(gradients, tangents)
         finally:
             if retain:
                 frame.forget(self.wiring.forgotten_slots)
@@ -277,11 +306,17 @@ class Executor:
         kind = self._result_types[position]
         return self.device.zeros(kind.shape, to_torch_dtype(kind.dtype))
 
-    def _gradients(self, frame: Frame, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-        tensors, wiring = frame.tensors, self.wiring
-        gradients = [tensors[slot] for slot in wiring.gradient_slots]
-        for place in wiring.gradient_copies:
+    def _gradients(self, frame: Frame) -> list[Tensor | None]:
+        gradients = [frame.tensors[slot] for slot in self.wiring.gradient_slots]
+        for place in self.wiring.gradient_copies:
             gradients[place] = gradients[place].clone()
+        return gradients
+
+    def _reached(
+        self, gradients: list[Tensor | None], tangents: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """None for what no upstream gradient reaches, as autograd has it."""
+        wiring = self.wiring
         if any(tangent is None for tangent in tangents):
             for place, (_, _, _, needs) in enumerate(wiring.gradients):
                 if needs and all(tangents[position] is None for position in needs):

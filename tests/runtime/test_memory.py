@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from rudagraph.measure import peak_bytes
+from rudagraph.runtime.step import Step
+from rudagraph.schedule.plan import BufferKind
 from rudagraph.static_graph import StaticGraph
 
 
@@ -53,3 +55,38 @@ def test_no_grad_keeps_nothing_but_the_result() -> None:
         out: list[torch.Tensor] = []
         measured = peak_bytes(lambda: out.append(step(x)))
     assert measured == out[0].numel() * 4
+
+
+def test_memory_of_an_evaluation_beside_a_waiting_forward_is_given_back() -> None:
+    model, x = mlp()
+    step = StaticGraph(model).compile(x)
+    out = step(x)
+    with torch.no_grad():
+        step(x)
+    slots = step._slots
+    assert slots.spare_uses == 1 and slots.spare.arena.numel() == 0
+    storages = {tensor.untyped_storage().data_ptr() for tensor in _arena_views(step)}
+    assert storages == {slots.slots[0].arena.data_ptr()}
+    out.sum().backward()
+
+
+def test_an_arena_that_was_too_small_is_freed() -> None:
+    model, x = mlp()
+    step = StaticGraph(model).compile(x).add(torch.randn(256, 32))
+    step(x).sum().backward()
+    step(torch.randn(256, 32)).sum().backward()
+    storages = {tensor.untyped_storage().data_ptr() for tensor in _arena_views(step)}
+    assert storages == {step._slots.slots[0].arena.data_ptr()}
+    step(x).sum().backward()
+
+
+def _arena_views(step: Step) -> list[torch.Tensor]:
+    """Tensors that the frames of all signatures hold over some arena."""
+    return [
+        frame.tensors[slot]
+        for frame in step._slots.frames
+        for index, buffer in enumerate(frame.table.plan.buffers)
+        if buffer.kind is BufferKind.ARENA
+        for slot in frame.table.slots_of([index])
+        if frame.tensors[slot] is not None
+    ]
