@@ -14,7 +14,6 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,13 +85,18 @@ def on_device(name: str) -> Iterator[None]:
     if name == "cpu":
         yield
         return
-    generator = torch.Generator
-    torch.Generator = partial(generator, name)  # type: ignore[misc, assignment]
+    default = torch.Generator
+
+    class Generator(default):  # type: ignore[valid-type, misc]
+        def __new__(cls, device: str = name) -> Any:
+            return super().__new__(cls, device)
+
+    torch.Generator = Generator  # type: ignore[misc]
     try:
         with torch.device(name):
             yield
     finally:
-        torch.Generator = generator  # type: ignore[misc]
+        torch.Generator = default  # type: ignore[misc]
 
 
 def verify_case(runner: ModuleType, path: Path, grow: bool) -> tuple[str, list[str]]:

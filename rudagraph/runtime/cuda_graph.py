@@ -1,0 +1,343 @@
+"""CUDA graphs of a frame: each entry is captured once and replayed by one call of the driver.
+
+A graph's addresses are fixed. So arguments and upstream gradients are copied into buffers of ours
+(large ones are read where they are as long as they come from one address), and what is returned
+lies in memory that the graph writes on every replay. Before each replay the use counts of that
+memory are asked: if the caller still holds something, another pair of graphs, with memory of its
+own, takes over. Invariant: nothing that a caller holds is overwritten.
+
+    forward graph -> results, residuals -> backward graph -> gradients       one Pair
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import torch
+
+from rudagraph.errors import RudagraphError
+from rudagraph.runtime.buffers import Frame
+from rudagraph.runtime.entries import BoundEntry
+from rudagraph.runtime.wiring import Wiring
+from rudagraph.schedule.plan import BufferKind
+
+Tensor = torch.Tensor
+_LOG = logging.getLogger(__name__)
+
+# Below, copying costs no more than a launch: results are handed out as copies, so that a list of
+# losses does not hold the graph's memory; inputs are always copied.
+SMALL = 1 << 20
+# Gradients that accumulate hold the memory of one pair while the other runs.
+MOST_PAIRS = 2
+
+
+class Captured:
+    """One graph and the tensors it returns; `copied` ones are handed out as copies."""
+
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, returned: list[Tensor], copied: list[bool]
+    ) -> None:
+        self.graph = graph
+        self.returned = returned
+        self.copied = copied
+        owned = [tensor for tensor, copy in zip(returned, copied, strict=True) if not copy]
+        self._storages = [tensor.untyped_storage() for tensor in owned]
+        self._handles = [storage._cdata for storage in self._storages]
+        self._unused: list[int] = []
+
+    def settle(self) -> None:
+        """Nobody else holds what is returned now: remember how that looks."""
+        self._unused = self._uses()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the caller has let go of all that the last replay returned."""
+        return self._uses() == self._unused
+
+    def replay(self) -> list[Tensor]:
+        self.graph.replay()
+        return [
+            tensor.clone() if copy else tensor.data
+            for tensor, copy in zip(self.returned, self.copied, strict=True)
+        ]
+
+    def _uses(self) -> list[int]:
+        return list(map(torch._C._storage_Use_Count, self._handles))
+
+
+class Pair:
+    """Forward and backward of one another: residuals stay where the forward graph put them."""
+
+    def __init__(self) -> None:
+        self.forward: Captured | None = None
+        self.backward: Captured | None = None
+        self.pointers: list[tuple[int, int]] = []  # of residuals, in the frame's block
+        # Residuals made by library ops. They own their memory until backward is captured, whose
+        # own results may reuse it; from then on only the addresses count.
+        self.residuals: dict[int, Tensor] = {}
+
+    @property
+    def is_free(self) -> bool:
+        return all(graph is None or graph.is_free for graph in (self.forward, self.backward))
+
+    def keep(self, frame: Frame, buffers: Sequence[int]) -> None:
+        """Take over the residuals that the frame's forward has just made."""
+        table = frame.table
+        uses = [use for buffer in buffers for use in table.uses.get(buffer, ())]
+        self.pointers = [(use.position, frame.block[use.position]) for use in uses]
+        found = ((slot, frame.tensors[slot]) for slot in table.slots_of(buffers))
+        self.residuals = {slot: tensor for slot, tensor in found if tensor is not None}
+
+    def restore(self, frame: Frame) -> None:
+        """Show the frame's backward the residuals of this pair."""
+        for position, pointer in self.pointers:
+            frame.block[position] = pointer
+        for slot, tensor in self.residuals.items():
+            frame.tensors[slot] = tensor
+
+    def disown(self) -> None:
+        """Keep addresses only."""
+        self.residuals = {slot: _alias(tensor) for slot, tensor in self.residuals.items()}
+
+
+class Graphs:
+    """The pairs of one frame. What they give is None where the entry has to run directly."""
+
+    def __init__(self, frame: Frame, wiring: Wiring, run: Callable[[BoundEntry], object]) -> None:
+        self.frame = frame
+        self.wiring = wiring
+        self.pairs: list[Pair] = []
+        self.spare_uses = 0  # times that a second pair or a direct run stood in
+        self.refused = ""  # why there is no capture
+        self._run = run
+        self.ran_backward = False  # directly
+        self._ran_forward = False
+        self._accumulates = False
+        self._staged: dict[int, Tensor] = {}
+        self._fixed: dict[int, int] = {}  # addresses of large inputs
+        self._moving: set[int] = set()  # large inputs that come from several addresses
+        self._residuals = sorted(set(wiring.dynamic) - set(wiring.forgotten))
+        plan = wiring.plan
+        small = [view.type.bytes <= SMALL for view in wiring.result_views]
+        self._result_copies = [
+            position in wiring.own_copies or small[position] for position in range(len(small))
+        ]
+        self._gradient_copies = [copied for _, _, copied, _ in wiring.gradients]
+        kinds = [plan.buffers[view.buffer].kind for view in wiring.result_views]
+        if BufferKind.BOUND in [
+            kind for kind, copied in zip(kinds, self._result_copies, strict=True) if not copied
+        ]:
+            self.refused = "a result is an argument itself"
+
+    def reset(self) -> None:
+        """What the graphs point at has moved."""
+        self.pairs = []
+        self._fixed = {}
+        # A pool whose graphs are gone cannot be used again.
+        self.frame.slot.pool = None
+
+    # ---- forward
+
+    def forward(self, copies: dict[int, Tensor], leaves: list[Tensor]) -> _Begun | None:
+        """Results and the pair they belong to; `copies` gets arguments that lie elsewhere now."""
+        if self.refused or not self._ran_forward:
+            self._ran_forward = True  # directly, as what follows: libraries are set up then
+            return None
+        frame, wiring = self.frame, self.wiring
+        written = {buffer for _, buffer in wiring.written_arguments}
+        inputs: list[tuple[int, Tensor]] = []
+        for place, buffer in wiring.arguments:
+            leaf = leaves[place].detach()
+            if buffer in written or not leaf.is_contiguous():
+                self._moving.add(buffer)
+            inputs.append((buffer, leaf))
+        sources = self._stage(inputs)
+        if sources is None:
+            self.reset()
+            sources = self._stage(inputs)
+            assert sources is not None
+        pair = self._choose()
+        if pair is None:
+            return None
+        if pair.forward is None:
+            for buffer, tensor in sources:
+                frame.bind(buffer, tensor)
+            copied = self._result_copies
+            pair.forward = self._capture(frame.forward, wiring.result_slots, copied)
+            if pair.forward is None:
+                return None
+            pair.keep(frame, self._residuals)
+            frame.forget(wiring.dynamic_slots)
+            pair.forward.settle()
+            self.pairs.append(pair)
+        for (buffer, leaf), (_, source) in zip(inputs, sources, strict=True):
+            if buffer in written or not leaf.is_contiguous():
+                copies[buffer] = source
+        results = pair.forward.replay()
+        for position, (_, buffer) in enumerate(wiring.weights):
+            if buffer in wiring.written_weights:
+                torch.autograd.graph.increment_version(frame.weights[position])
+        return pair, results
+
+    def _choose(self) -> Pair | None:
+        for pair in self.pairs:
+            if pair.is_free:
+                return pair
+        if not self._accumulates:
+            # Gradients may still be set to None between here and backward.
+            for pair in self.pairs:
+                if pair.forward is not None and pair.forward.is_free:
+                    return pair
+        if self.pairs:
+            self.spare_uses += 1
+        return Pair() if len(self.pairs) < MOST_PAIRS else None
+
+    # ---- backward
+
+    def backward(
+        self, pair: Pair, tangents: list[tuple[int, Tensor]], bind_saved: Callable[[], None]
+    ) -> list[Tensor] | None:
+        """Gradients of a forward that was replayed."""
+        if self.refused or not self.ran_backward:
+            return None
+        if pair.backward is not None and not pair.backward.is_free:
+            self._accumulates = True
+            self.spare_uses += 1
+            return None
+        sources = self._stage(tangents)
+        if sources is None:
+            self.reset()
+            return None
+        if pair.backward is None:
+            if pair not in self.pairs:
+                return None
+            bind_saved()
+            self._capture_backward(pair, sources)
+            if pair.backward is None:
+                return None
+        return pair.backward.replay()
+
+    def _capture_backward(self, pair: Pair, tangents: list[tuple[int, Tensor]]) -> None:
+        frame, wiring = self.frame, self.wiring
+        assert pair.forward is not None
+        for _, buffer in wiring.saved_arguments:
+            if buffer in self._staged:
+                frame.bind(buffer, self._staged[buffer])
+        for position, buffer in wiring.saved_results:
+            frame.bind_root(buffer, wiring.result_views[position], pair.forward.returned[position])
+        for buffer, tensor in tangents:
+            frame.bind(buffer, tensor)
+        pair.restore(frame)
+        pair.disown()
+        pair.backward = self._capture(frame.backward, wiring.gradient_slots, self._gradient_copies)
+        frame.forget(wiring.dynamic_slots)
+        if pair.backward is not None:
+            pair.backward.settle()
+
+    # ---- both
+
+    def _stage(self, inputs: list[tuple[int, Tensor]]) -> list[tuple[int, Tensor]] | None:
+        """Where the graphs find their inputs; None if a large one has moved."""
+        sources: list[tuple[int, Tensor]] = []
+        copies: list[tuple[Tensor, Tensor]] = []
+        for buffer, tensor in inputs:
+            if tensor.nbytes > SMALL and buffer not in self._moving:
+                pointer = tensor.data_ptr()
+                if self._fixed.setdefault(buffer, pointer) != pointer:
+                    self._moving.add(buffer)
+                    return None
+                sources.append((buffer, tensor))
+                continue
+            staged = self._staged.get(buffer)
+            if staged is None:
+                staged = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+                self._staged[buffer] = staged
+            copies.append((staged, tensor))
+            sources.append((buffer, staged))
+        if len(copies) == 1:
+            copies[0][0].copy_(copies[0][1])
+        elif copies:
+            torch._foreach_copy_([to for to, _ in copies], [of for _, of in copies])
+        return sources
+
+    def _capture(
+        self, entry: BoundEntry, slots: Sequence[int], copied: list[bool]
+    ) -> Captured | None:
+        """The entry as a graph. Nothing runs; where that is impossible, never again."""
+        frame = self.frame
+        graph = torch.cuda.CUDAGraph()
+        if frame.slot.pool is None:
+            frame.slot.pool = torch.cuda.graph_pool_handle()
+        try:
+            with _capturing(graph, frame.slot.pool, frame.device.device):
+                self._run(entry)
+        except (RudagraphError, RuntimeError) as error:
+            self.refused = str(error)
+            _LOG.warning("no CUDA graph of this step, its kernels are launched: %s", error)
+            self.reset()
+            frame.forget(self.wiring.dynamic_slots)
+            return None
+        return Captured(graph, [frame.tensors[slot] for slot in slots], copied)
+
+
+_Begun = tuple[Pair, list[Tensor]]
+
+
+@contextmanager
+def _capturing(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> Iterator[None]:
+    """Launches of this thread become nodes of the graph."""
+    stream = _side_stream(device)
+    collects = gc.isenabled()
+    gc.disable()  # what a collection frees may not be freed during a capture
+    try:
+        with torch.cuda.stream(stream):
+            _prepare_products(device)
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                yield
+            except BaseException:
+                _abandon(graph, pool, device)
+                raise
+            graph.capture_end()
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _abandon(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> None:
+    """End a capture that failed; PyTorch leaves allocator and generator in its midst."""
+    with suppress(RuntimeError):
+        graph.capture_end()
+        return
+    index = device.index or 0
+    with suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(index, pool)
+    generator = torch.cuda.default_generators[index]
+    generator.graphsafe_set_state(generator.clone_state().graphsafe_get_state())
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all captures: the default one cannot be captured."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _prepare_products(device: torch.device) -> None:
+    """cuBLAS makes its handle for a thread and its workspace for a stream at the first product."""
+    matrix = torch.zeros(16, 16, device=device)
+    torch.mm(matrix, matrix)
+
+
+def _alias(tensor: Tensor) -> Tensor:
+    """The same memory, not owned."""
+    storage = tensor.untyped_storage()
+    borrowed = torch._C._construct_storage_from_data_pointer(
+        storage.data_ptr(), tensor.device, storage.nbytes()
+    )
+    alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return alias.set_(borrowed, tensor.storage_offset(), tensor.shape, tensor.stride())
