@@ -5,6 +5,7 @@ It holds no compiler logic: `compiler.compile_signature` makes programs, `runtim
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -34,14 +35,21 @@ class StaticGraph:
             )
         self.model = model
         self.options = CompileOptions.from_keywords(**options)
+        if self.options.accumulate == "kernel":
+            raise UsageError(
+                'accumulate="kernel" is not available yet',
+                hint='leave it at "autograd": gradients add up in .grad as they do in eager',
+            )
 
-    def compile(self, *args: Any, targets: tuple[Any, ...] = (), **kwargs: Any) -> Step:
+    def compile(self, *args: Any, **kwargs: Any) -> Step:
         """A step for calls like this one: arguments just as the model takes them.
 
-        `targets` go to the option `loss`, after the model's output. Nothing is executed on the
-        batch and no state is changed.
+        With the option `loss`, the keyword `targets` holds what follows the output in its call.
+        Nothing is executed on the batch and no state is changed.
         """
-        if targets and self.options.loss is None:
+        takes_targets = self.options.loss is not None
+        own = "targets" in signature(self.model.forward).parameters
+        if "targets" in kwargs and not takes_targets and not own:
             raise UsageError(
                 "targets were given, but there is no loss function to take them",
                 hint="StaticGraph(model, loss=function).compile(..., targets=...)",
@@ -52,8 +60,9 @@ class StaticGraph:
             load_kernels,
             self._compile,
             in_flight=self.options.in_flight,
+            takes_targets=takes_targets,
         )
-        return step.add(*args, targets=tuple(targets), **kwargs)
+        return step.add(*args, **kwargs)
 
     def _compile(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]

@@ -72,8 +72,10 @@ class Step:
         load: Callable[[Program], Mapping[str, Any]],
         compile_signature: CompileSignature | None = None,
         in_flight: int = 1,
+        takes_targets: bool = False,
     ) -> None:
         self.model = model
+        self._takes_targets = takes_targets
         self._arguments = arguments
         self._load = load
         self._compile = compile_signature
@@ -84,8 +86,9 @@ class Step:
 
     # ---- calls
 
-    def __call__(self, *args: Any, targets: tuple[Any, ...] = (), **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step as `model(*args, **kwargs)`, then `loss(output, *targets)` if it has one."""
+        targets = self._targets(kwargs) if self._takes_targets else ()
         if _transforming():
             raise UsageError(
                 "a step cannot run inside torch.func transforms (vmap, grad, jvp)",
@@ -99,8 +102,19 @@ class Step:
                     return signature.build(signature.bridge(leaves, weights))
         raise self._explain_call(args, kwargs, targets)
 
-    def add(self, *args: Any, targets: tuple[Any, ...] = (), **kwargs: Any) -> Step:
+    def _targets(self, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """What follows the output in the call of the loss, taken out of the keywords."""
+        targets = kwargs.pop("targets", ())
+        if not isinstance(targets, tuple | list):
+            raise UsageError(
+                f"targets must be a tuple, not a {type(targets).__name__}",
+                hint="pass targets=(y,): what the loss function takes after the model's output",
+            )
+        return tuple(targets)
+
+    def add(self, *args: Any, **kwargs: Any) -> Step:
         """Compile a further signature: another batch shape, another mode of the model."""
+        targets = self._targets(kwargs) if self._takes_targets else ()
         leaves, key = self._arguments.flatten(args, kwargs, targets)
         for signature in self._by_form.get(_form(leaves, key), ()):
             if _fits(signature, leaves, signature.weights.tensors()):

@@ -56,11 +56,10 @@ def plain_program(
 def plain_step(
     model: nn.Module,
     *args: Any,
-    targets: tuple[Any, ...] = (),
     options: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> Step:
-    """As StaticGraph(model, **options).compile(*args, targets=targets, **kwargs)."""
+    """As StaticGraph(model, **options).compile(*args, **kwargs)."""
     chosen = CompileOptions.from_keywords(**(options or {}))
 
     def compile_signature(
@@ -70,8 +69,15 @@ def plain_step(
             return compile_with_kernels(model, args, kwargs, chosen, targets)
         return plain_program(model, args, kwargs, chosen, targets)
 
-    step = Step(model, Arguments(model.forward), load_kernels, compile_signature, chosen.in_flight)
-    return step.add(*args, targets=targets, **kwargs)
+    step = Step(
+        model,
+        Arguments(model.forward),
+        load_kernels,
+        compile_signature,
+        chosen.in_flight,
+        takes_targets=chosen.loss is not None,
+    )
+    return step.add(*args, **kwargs)
 
 
 def gradients(model: nn.Module, run: Callable[[], torch.Tensor]) -> list[torch.Tensor | None]:

@@ -633,6 +633,18 @@ def test_loss_and_targets() -> None:
     assert_same(gradients(model, lambda: step(batch(1), targets=(target,))), want)
     with pytest.raises(ContractError, match=r"argument targets\[0\] is left out"):
         step(batch(1))
+    with pytest.raises(UsageError, match=r"targets must be a tuple, not a Tensor(.|\n)*\(y,\)"):
+        step(batch(1), targets=target)
+
+
+def test_a_model_may_have_targets_of_its_own() -> None:
+    class Loss(nn.Module):
+        def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return (x - targets).pow(2).mean()
+
+    x, y = batch(1).requires_grad_(), batch(2)
+    step = plain_step(Loss(), x, targets=y)
+    torch.testing.assert_close(step(x, targets=y), (x - y).pow(2).mean())
 
 
 def test_outputs_that_were_dropped_are_not_made() -> None:
