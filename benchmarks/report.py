@@ -21,6 +21,9 @@ from rich.markup import escape
 from rich.table import Table
 
 
+_PACKAGES = "rudagraph torch numba numba-cuda llvmlite transformers liger-kernel".split()
+
+
 @dataclass
 class Result:
     """What was measured of one variant of one case."""
@@ -81,12 +84,14 @@ def print_table(title: str, results: Sequence[Result]) -> None:
             console.print(f"[red]{result.case}, {result.variant}: {escape(result.error)}[/red]")
 
 
-def write_json(path: str | Path, benchmark: str, results: Sequence[Result]) -> None:
+def write_json(
+    path: str | Path, benchmark: str, results: Sequence[Result], device: str = ""
+) -> None:
     """The document that all benchmarks share."""
     document = {
         "benchmark": benchmark,
         "date": date.today().isoformat(),
-        "device": device_name(),
+        "device": device or device_name(),
         "threads": torch.get_num_threads(),
         "versions": _versions(),
         "results": [result.as_dict() for result in results],
@@ -106,7 +111,15 @@ def device_name() -> str:
 
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
-    for package in ("rudagraph", "torch", "numba", "llvmlite", "transformers"):
+    for package in (
+        "rudagraph",
+        "torch",
+        "numba",
+        "numba-cuda",
+        "llvmlite",
+        "transformers",
+        "liger-kernel",
+    ):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
