@@ -6,6 +6,7 @@ access once per row, and the index expressions of the loops. Steps are constants
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -32,7 +33,9 @@ class Indexing:
         indices: list[str] | None = None,
     ) -> None:
         """Lines for the index along each outer axis (unless given) and the base of each access."""
-        self.indices = self._declare_indices(lines, names) if indices is None else indices
+        if indices is None:
+            indices = self.split(lines, names, self.row, self.nest.outer)
+        self.indices = indices
         known: dict[str, str] = {}
         for access in accesses:
             text = self._base_text(access)
@@ -41,15 +44,15 @@ class Indexing:
                 lines.add(f"{known[text]} = {text}")
             self._bases[access] = known.get(text, text)
 
-    def _declare_indices(self, lines: Lines, names: Names) -> list[str]:
-        outer = self.nest.outer
-        if len(outer) < 2:
-            return [self.row] * len(outer)
-        step, indices = self.nest.rows, []
-        for axis, extent in enumerate(outer):
+    def split(self, lines: Lines, names: Names, row: str, extents: tuple[int, ...]) -> list[str]:
+        """The index along each of some axes, from the number of a row of them."""
+        if len(extents) < 2:
+            return [row] * len(extents)
+        step, indices = math.prod(extents), []
+        for axis, extent in enumerate(extents):
             step //= extent
-            text = self.row if step == 1 else f"{self.row} // {step}"
-            name = names.fresh(f"{self.row}_{axis}")
+            text = row if step == 1 else f"{row} // {step}"
+            name = names.fresh(f"{row}_{axis}")
             lines.add(f"{name} = {text}" + (f" % {extent}" if axis else ""))
             indices.append(name)
         return indices

@@ -12,7 +12,7 @@ is visited once, and all of an element's row or piece by one block.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rudagraph.codegen.domain import Nest
 from rudagraph.codegen.indexing import Indexing
@@ -58,7 +58,25 @@ class Walk:
             if self.cut.kind == "pieces":
                 self._locate_piece()
                 self._count(start)
+            if self.cut.grouped:
+                with self._groups(accesses):
+                    yield
+                return
             self.index.declare(lines, self.names, accesses)
+            yield
+
+    @contextmanager
+    def _groups(self, accesses: Iterable[str]) -> Iterator[None]:
+        """The row so far is a group's number; the last axes are loops, which need no division."""
+        first = len(self.nest.outer) - self.cut.grouped
+        indices = self.index.split(self.lines, self.names, self.row, self.nest.outer[:first])
+        with ExitStack() as loops:
+            for axis in range(first, len(self.nest.outer)):
+                name = self.names.fresh(f"{self.row}_{axis}")
+                header = f"for {name} in range({self.nest.outer[axis]}):"
+                loops.enter_context(self.lines.block(header))
+                indices.append(name)
+            self.index.declare(self.lines, self.names, accesses, indices)
             yield
 
     def _locate_piece(self) -> None:

@@ -204,6 +204,29 @@ output result = %y
     assert "6 rows of 56." in call.source.text
 
 
+class Backwards:
+    """A tensor seen from its end along some axes: what PyTorch's strides cannot say."""
+
+    def __init__(self, tensor: torch.Tensor, axes: tuple[int, ...]) -> None:
+        self.tensor, self.axes = tensor, axes
+
+    def stride(self) -> tuple[int, ...]:
+        steps = enumerate(self.tensor.stride())
+        return tuple(-step if axis in self.axes else step for axis, step in steps)
+
+    def data_ptr(self) -> int:
+        last = sum((self.tensor.shape[a] - 1) * self.tensor.stride(a) for a in self.axes)
+        return self.tensor.data_ptr() + last * self.tensor.element_size()
+
+
+@pytest.mark.parametrize("axes", [(0,), (1, 2), (2,), (0, 1, 2)])
+def test_operands_are_read_backwards(axes: tuple[int, ...]) -> None:
+    op = fused(ADD)
+    x, y = operands_for(op)
+    (sum,) = Runner(op, [Backwards(x, axes), y])()
+    assert torch.equal(sum, x.flip(axes) + y)
+
+
 # -- odd domains
 
 
@@ -296,6 +319,8 @@ def test_results_that_are_used_again_and_constants() -> None:
 %z: f32[6,33] = sub(%h.wide, %mean)
 %spread: f16[6,1] = cast(%mean) [dtype=f16]
 %w: f16[6,33] = mul(%one, %spread)
+%place: i32[6,33] = iota() [dtype=i32, length=198, shape=[6,33], start=-4, step=2]
+output result = %place
 output result = %h
 output result = %h.wide
 output result = %one

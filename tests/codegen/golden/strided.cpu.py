@@ -1,4 +1,4 @@
-# 1536 rows in 1 blocks; x_pointer=operand 0, mask_pointer=operand 1, y_pointer=result 0
+# 2 rows in 1 blocks; x_pointer=operand 0, mask_pointer=operand 1, y_pointer=result 0
 def kernel(begin, end, block, x_pointer, mask_pointer, y_pointer):
     """1536 rows of 32.
 
@@ -10,16 +10,15 @@ def kernel(begin, end, block, x_pointer, mask_pointer, y_pointer):
     }
     """
     for row in range(begin, end):
-        row_0 = row // 768
-        row_1 = row // 64 % 12
-        row_2 = row % 64
-        at = row_0 * 24576 + row_1 * 32 + row_2 * 384
-        at_mask = row_0 * 2048 + row_2 * 32
-        at_result_0 = row_0 * 24576 + row_1 * 2048 + row_2 * 32
-        for j in range(32):
-            mask = load_b8(mask_pointer, at_mask + j)
-            x = load_f32(x_pointer, at + j)
-            y = where(mask, x, float32(0.0))
-            store_f32(y_pointer, at_result_0 + j, y)
+        for row_1 in range(12):
+            for row_2 in range(64):
+                at = row * 24576 + row_1 * 32 + row_2 * 384
+                at_mask = row * 2048 + row_2 * 32
+                at_result_0 = row * 24576 + row_1 * 2048 + row_2 * 32
+                for j in range(32):
+                    mask = load_b8(mask_pointer, at_mask + j)
+                    x = load_f32(x_pointer, at + j)
+                    y = where(mask, x, float32(0.0))
+                    store_f32(y_pointer, at_result_0 + j, y)
 
 # workspaces [], in place []
