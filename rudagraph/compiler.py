@@ -6,21 +6,25 @@ capture -> passes on the joint graph -> cut -> passes on each entry -> plan -> m
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from rudagraph.budget import plan_within
 from rudagraph.build.pool import Progress
 from rudagraph.capture import Capture, capture
-from rudagraph.ir.graph import Graph
+from rudagraph.ir.graph import Graph, Value
 from rudagraph.ir.strides import Strided
 from rudagraph.options import CompileOptions
 from rudagraph.passes.partition import partition
 from rudagraph.passes.pipeline import JOINT_PASSES, entry_passes, run_passes
 from rudagraph.passes.recompute import POLICIES, choose_saved
 from rudagraph.runtime.contract import build_contract
+from rudagraph.schedule.kernel import KernelSource
 from rudagraph.schedule.layout import residual_layouts
 from rudagraph.schedule.order import order
+from rudagraph.schedule.plan import Plan
 from rudagraph.schedule.planner import plan
 from rudagraph.schedule.program import Program, gradient_sources
 from rudagraph.stages import StageRecorder
@@ -53,25 +57,50 @@ def compile_capture(
     stages = StageRecorder()
     stages.record("capture", captured.graph)
     joint = run_passes(JOINT_PASSES, captured.graph, stages.record)
-    saved = choose_saved(joint, POLICIES[target.name])
-    forward, backward = partition(joint, saved)
-    forward = _finish_entry(forward, {}, stages)
-    if backward is not None:
-        backward = _finish_entry(backward, residual_layouts(forward), stages)
-    planned, sources = plan(forward, backward, target.generate)
-    stages.dump(planned, sources)
+    entries = plan_within(
+        joint,
+        choose_saved(joint, POLICIES[target.name]),
+        options.budget_bytes,
+        lambda saved: _plan_entries(joint, saved, target),
+    )
+    stages.extend(entries.stages)
+    stages.dump(entries.plan, entries.sources)
     return Program(
-        plan=planned,
-        kernels=tuple(target.build(sources, progress)),
+        plan=entries.plan,
+        kernels=tuple(target.build(entries.sources, progress)),
         contract=build_contract(model, captured.call),
         template=captured.template,
         constants=captured.constants,
         gradient_sources=gradient_sources(captured.graph),
         stages=stages.stages,
-        sources=sources,
+        sources=entries.sources,
         in_flight=options.in_flight,
         deterministic=options.deterministic,
     )
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """Forward and backward, planned for one choice of saved values."""
+
+    plan: Plan
+    sources: tuple[KernelSource, ...]
+    stages: StageRecorder
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.plan.peak_bytes
+
+
+def _plan_entries(joint: Graph, saved: frozenset[Value], target: Target) -> _Entries:
+    """Cut the joint graph, make kernels of both parts, plan them on one time line."""
+    stages = StageRecorder()
+    forward, backward = partition(joint, saved)
+    forward = _finish_entry(forward, {}, stages)
+    if backward is not None:
+        backward = _finish_entry(backward, residual_layouts(forward), stages)
+    planned, sources = plan(forward, backward, target.generate)
+    return _Entries(planned, sources, stages)
 
 
 def _finish_entry(entry: Graph, residuals: Mapping[str, Strided], stages: StageRecorder) -> Graph:

@@ -29,6 +29,10 @@ class StageRecorder:
         self._graphs.append((name, graph))
         return graph
 
+    def extend(self, other: StageRecorder) -> None:
+        """Add the stages of another recorder after these."""
+        self._graphs += other._graphs
+
     @property
     def stages(self) -> tuple[Stage, ...]:
         return tuple(Stage(name, graph.name, print_graph(graph)) for name, graph in self._graphs)

@@ -14,7 +14,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from numba.core.compiler_lock import global_compiler_lock
 
-from rudagraph.build.cpu_loops import requested, with_interleaving
+from rudagraph.build.cpu_loops import requested, with_loop_hints
 from rudagraph.build.cpu_lower import lower
 from rudagraph.build.cpu_target import entry_name, host_cpu, machine_code
 from rudagraph.errors import BuildError
@@ -62,7 +62,8 @@ def assembly(source: KernelSource) -> str:
 def optimised_module(source: KernelSource) -> Any:
     """The LLVM module after all passes."""
     text, function = lower(source)
-    text = with_interleaving(text, requested(source.text))
+    register_bytes = 64 if "+avx512f" in host_cpu().features.split(",") else 32
+    text = with_loop_hints(text, requested(source.text), register_bytes)
     text, argument_types = _as_internal(text, function, source)
     module = llvm.parse_assembly(text + _entry_text(source, argument_types))
     module.verify()
@@ -153,7 +154,8 @@ def _optimise(module: Any) -> None:
     machine = _machine()
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
-    options.slp_vectorization = True
+    # Sums of unrolled tails would be cut by what is around them; see cpu_loops.
+    options.slp_vectorization = False
     options.loop_interleaving = True
     options.loop_unrolling = True
     builder = llvm.create_pass_builder(machine, options)
@@ -162,6 +164,8 @@ def _optimise(module: Any) -> None:
 
 @cache
 def _machine() -> Any:
+    # As above: whether a tail is vectorised, and how, depends on the rest of the loop.
+    llvm.set_option("rudagraph", "-enable-epilogue-vectorization=false")
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     host = host_cpu()

@@ -1,16 +1,24 @@
-"""Interleaving of a kernel's loops, as its text asks for by a line `INTERLEAVE = 4`.
+"""Hints on a kernel's loops: how many vectors are in flight, and the one tree of every sum.
 
-Input: LLVM text. Output: the same with a hint on every loop. Two to four vectors in flight hide the
-latency of long chains: the core's own window holds less than one polynomial and its rounding.
+Input: LLVM text. Output: the same with metadata on its jumps backwards.
+A kernel's text may ask for interleaving by a line `INTERLEAVE = 4`: two to four vectors in flight
+hide the latency of long chains, since the core's own window holds less than one polynomial.
+A loop that adds up (its addition may be reassociated) is always cut the same way, `SUM_VECTORS`
+vectors of the CPU's full width: left to itself LLVM chooses by what else the loop does, and one sum
+would have other bits in another kernel, under another memory budget.
 """
 
 from __future__ import annotations
 
 import re
 
+SUM_VECTORS = 4
+
 _REQUEST = re.compile(r"^INTERLEAVE = (\d+)$", re.MULTILINE)
 _LABEL = re.compile(r'^"?([\w.$]+)"?:')
 _JUMP = re.compile(r'^  br label %"?([\w.$]+)"?$')
+_SUM = re.compile(r" = fadd (?:\w+ )*reassoc (?:\w+ )*(float|double) ")
+_ELEMENT_BYTES = {"float": 4, "double": 8}
 
 
 def requested(text: str) -> int:
@@ -19,24 +27,64 @@ def requested(text: str) -> int:
     return int(match[1]) if match else 0
 
 
-def with_interleaving(text: str, count: int) -> str:
-    """LLVM text whose jumps backwards ask for `count` iterations at a time."""
-    if not count:
-        return text
+def with_loop_hints(text: str, count: int, register_bytes: int) -> str:
+    """LLVM text whose innermost sums have one tree, and whose other loops run `count` at a time."""
+    hints = _Hints(1 + max((int(n) for n in re.findall(r"!(\d+)", text)), default=0))
     lines: list[str] = []
-    nodes: list[str] = []
-    seen: set[str] = set()
-    first = 1 + max((int(number) for number in re.findall(r"!(\d+)", text)), default=0)
+    labels: dict[str, int] = {}
+    last_jump = -1  # index of the latest jump backwards: a loop around it is not innermost
     for line in text.splitlines():
         if line.startswith("define "):
-            seen.clear()
+            labels.clear()
+            last_jump = -1
         if label := _LABEL.match(line):
-            seen.add(label[1])
+            labels[label[1]] = len(lines)
         jump = _JUMP.match(line)
-        if jump and jump[1] in seen:
-            number = first + 1 + len(nodes)
-            line += f", !llvm.loop !{number}"
-            nodes.append(f"!{number} = distinct !{{!{number}, !{first}}}")
+        if jump and jump[1] in labels:
+            start = labels[jump[1]]
+            sums = [match[1] for inner in lines[start:] if (match := _SUM.search(inner))]
+            if sums and last_jump < start:
+                lanes = register_bytes // max(map(_ELEMENT_BYTES.__getitem__, sums))
+                line += hints.loop(_sum_hints(lanes))
+            elif count:
+                line += hints.loop([f'"llvm.loop.interleave.count", i32 {count}'])
+            last_jump = len(lines)
         lines.append(line)
-    hint = f'!{first} = !{{!"llvm.loop.interleave.count", i32 {count}}}'
-    return "\n".join([*lines, hint, *nodes]) + "\n"
+    return "\n".join([*lines, *hints.nodes]) + "\n"
+
+
+def _sum_hints(lanes: int) -> list[str]:
+    return [
+        '"llvm.loop.vectorize.enable", i1 true',
+        f'"llvm.loop.vectorize.width", i32 {lanes}',
+        f'"llvm.loop.interleave.count", i32 {SUM_VECTORS}',
+        # Unrolled whole before the vectoriser sees it, a short sum would be another tree.
+        '"llvm.loop.unroll.disable"',
+    ]
+
+
+class _Hints:
+    """Metadata nodes, numbered after those the text has."""
+
+    def __init__(self, first: int) -> None:
+        self.next = first
+        self.nodes: list[str] = []
+        self.known: dict[str, int] = {}
+
+    def loop(self, hints: list[str]) -> str:
+        """Text after a jump: a loop node of its own that points at the hints."""
+        numbers = [self._node(hint) for hint in hints]
+        loop = self._number()
+        listing = ", ".join(f"!{number}" for number in (loop, *numbers))
+        self.nodes.append(f"!{loop} = distinct !{{{listing}}}")
+        return f", !llvm.loop !{loop}"
+
+    def _node(self, hint: str) -> int:
+        if hint not in self.known:
+            self.known[hint] = self._number()
+            self.nodes.append(f"!{self.known[hint]} = !{{!{hint}}}")
+        return self.known[hint]
+
+    def _number(self) -> int:
+        self.next += 1
+        return self.next - 1

@@ -1,13 +1,13 @@
 """A topological order that keeps the peak of live bytes low.
 
-Capture's own order is good in forward (values are used soon) and in most of backward. A greedy
-list scheduler can do better where independent gradients wait for each other:
+Three orders are measured with the same formula and the best is taken, the earlier one on a tie, so
+scheduling never makes a step larger and the result depends on the graph alone:
 
-    ready ops -> the one that leaves fewest live bytes (what it makes minus what it frees last)
-                 ties: the op that came first in the given order
-
-Both orders are measured with the same formula and the better one is taken, the given one on a tie:
-so scheduling never makes a step larger, and the result depends on the graph alone.
+    given     capture's own: good in forward, where values are used soon
+    on demand what depends on no upstream gradient, values computed again above all, waits until
+              the op that reads it comes up
+    greedy    of the ready ops the one that leaves fewest live bytes (what it makes minus what it
+              frees last); ties to the op that came first in the given order
 """
 
 from __future__ import annotations
@@ -15,15 +15,53 @@ from __future__ import annotations
 import heapq
 from dataclasses import replace
 
-from rudagraph.ir.graph import Graph, Op, Value
+from rudagraph.ir.graph import Graph, Op, Role, Value
 from rudagraph.ir.ops import Tag, has
 
 
 def order(graph: Graph) -> Graph:
     """The graph with its ops in an order of low peak; the same object where none is better."""
     roots = _roots(graph)
-    greedy = replace(graph, ops=_greedy(graph, roots))
-    return greedy if _peak(greedy, roots) < _peak(graph, roots) else graph
+    lazy = replace(graph, ops=_on_demand(graph))
+    candidates = (graph, lazy, *(replace(g, ops=_greedy(g, roots)) for g in (graph, lazy)))
+    return min(candidates, key=lambda candidate: _peak(candidate, roots))
+
+
+def _on_demand(graph: Graph) -> tuple[Op, ...]:
+    """Ops that no tangent reaches move down to their first reader."""
+    producers = graph.producers()
+    reached = {port.value for port in graph.inputs if port.role is Role.TANGENT}
+    if not reached:
+        return graph.ops
+    ordered: dict[int, Op] = {}
+    waiting: list[Op] = []
+
+    def place(op: Op) -> None:
+        stack = [op]
+        while stack:
+            top = stack[-1]
+            if id(top) in ordered:
+                stack.pop()
+                continue
+            missing = [
+                producers[value]
+                for value in top.inputs
+                if value in producers and id(producers[value]) not in ordered
+            ]
+            if missing:
+                stack.extend(reversed(missing))
+            else:
+                ordered[id(stack.pop())] = top
+
+    for op in graph.ops:
+        if reached.isdisjoint(op.inputs):
+            waiting.append(op)
+        else:
+            reached.update(op.results)
+            place(op)
+    for op in waiting:
+        place(op)
+    return tuple(ordered.values())
 
 
 def _roots(graph: Graph) -> dict[Value, Value]:
