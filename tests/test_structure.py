@@ -40,9 +40,10 @@ MAY_IMPORT = {
     "runtime": _COMPILED,
     "measure": set[str](),
     "stages": _COMPILED,
+    "budget": _COMPILER - {"runtime", "build"},
     "target": _COMPILER - {"runtime"},
-    "compiler": _COMPILER | {"stages", "target"},
-    "static_graph": _COMPILER | {"stages", "target", "compiler"},
+    "compiler": _COMPILER | {"stages", "target", "budget"},
+    "static_graph": _COMPILER | {"stages", "target", "budget", "compiler"},
 }
 
 # Third-party module -> the only places that import it, as path prefixes below rudagraph/.
