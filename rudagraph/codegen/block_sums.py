@@ -37,6 +37,7 @@ class BlockSums:
     pointers: Mapping[str, str]
     register: Callable[[Value], str]
     _row: dict[int, str] = field(default_factory=dict)  # memory of a column sum
+    _sum: dict[int, str] = field(default_factory=dict)  # memory of all groups' sum, in columns
     _total: dict[int, str] = field(default_factory=dict)  # register of any other
 
     @property
@@ -52,8 +53,12 @@ class BlockSums:
         """Scratch rows of whole columns."""
         for index, partial in self.partials.items():
             if self.whole_columns and partial.is_column:
-                self._row[index] = self.names.fresh(f"sums_{self.stages.results[index].name}")
-                self.scratch.add(self._row[index], self.walk.cut.length * partial.dtype.size)
+                name = self.stages.results[index].name
+                self._sum[index] = self._row[index] = self.names.fresh(f"sums_{name}")
+                self.scratch.add(self._sum[index], self.walk.cut.length * partial.dtype.size)
+                if self.walk.cut.groups > 1:
+                    self._row[index] = self.names.fresh(f"group_{name}")
+                    self.scratch.add(self._row[index], self.walk.cut.length * partial.dtype.size)
 
     # -- before and after all rows
 
@@ -66,7 +71,7 @@ class BlockSums:
             elif not self.whole_columns:
                 self._row[index] = self.names.fresh(f"partial_{name}")
                 self.lines.add(f"{self._row[index]} = {self._own(partial)}")
-                self._clear(index, str(partial.columns))
+                self._clear(index, self._row[index], str(partial.columns))
 
     def finish(self) -> None:
         for index, partial in self.partials.items():
@@ -84,11 +89,24 @@ class BlockSums:
     # -- before and after the rows of whole columns
 
     def start_columns(self) -> None:
-        for index in self._row if self.whole_columns else ():
-            self._clear(index, self.walk.count)
+        for index, row in self._sum.items():
+            self._clear(index, row, self.walk.count)
+
+    def start_group(self) -> None:
+        for index in self._sum:
+            self._clear(index, self._row[index], self.walk.count)
+
+    def finish_group(self) -> None:
+        """The group's rows join the sum, as a block's partial row would."""
+        j = self.walk.index.element
+        for index, sum in self._sum.items():
+            dtype, function = self.partials[index].dtype, fold(self.op(index)).ordered
+            with self.lines.block(f"for {j} in range({self.walk.count}):"):
+                pair = f"load_{dtype}({sum}, {j}), load_{dtype}({self._row[index]}, {j})"
+                self.lines.add(f"store_{dtype}({sum}, {j}, {function}({pair}))")
 
     def finish_columns(self) -> None:
-        for index, row in self._row.items() if self.whole_columns else ():
+        for index, row in self._sum.items():
             j, first = self.walk.index.element, self.walk.index.start
             finish_partial(
                 self.lines,
@@ -119,7 +137,8 @@ class BlockSums:
         dtype, row, j = self.partials[index].dtype, self._row[index], self.walk.index.element
         start = "" if self.whole_columns else self.walk.index.start
         at = f"{start} + {j}" if start else j
-        sum = folded(self.op(index), f"load_{dtype}({row}, {at})", self.register)
+        op = self.op(index)
+        sum = folded(op, f"load_{dtype}({row}, {at})", self.register, ordered=True)
         self.lines.add(f"store_{dtype}({row}, {at}, {sum})")
 
     def add_part(self, index: int, part: str) -> None:
@@ -142,10 +161,10 @@ class BlockSums:
     def _start_text(self, index: int) -> str:
         return literal(fold(self.op(index)).start, self.partials[index].dtype)
 
-    def _clear(self, index: int, count: str) -> None:
+    def _clear(self, index: int, row: str, count: str) -> None:
         j, dtype = self.walk.index.element, self.partials[index].dtype
         with self.lines.block(f"for {j} in range({count}):"):
-            self.lines.add(f"store_{dtype}({self._row[index]}, {j}, {self._start_text(index)})")
+            self.lines.add(f"store_{dtype}({row}, {j}, {self._start_text(index)})")
 
     def _own(self, partial: Partial) -> str:
         """This block's part of the partial sums."""
@@ -156,8 +175,11 @@ class BlockSums:
         return f"advance({pointer}, {partial.place('block')})"
 
 
-def folded(op: Op, accumulator: str, register: Callable[[Value], str]) -> str:
-    """The accumulator with the op's operand added to it."""
+def folded(
+    op: Op, accumulator: str, register: Callable[[Value], str], *, ordered: bool = False
+) -> str:
+    """The accumulator with the op's operand added to it; `ordered` where it lies in memory."""
     operand = op.inputs[0]
     value = convert(register(operand), operand.type.dtype, accumulator_dtype(op))
-    return f"{fold(op).function}({accumulator}, {value})"
+    function = fold(op).ordered if ordered else fold(op).function
+    return f"{function}({accumulator}, {value})"

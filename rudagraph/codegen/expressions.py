@@ -236,10 +236,18 @@ def _to_f32(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """How a reduction gathers: the start value and the function of the language."""
+    """How a reduction gathers: the start value and the function of the language.
+
+    `ordered` is the function for places in memory, where no order is left to the compiler.
+    """
 
     start: Number
     function: str
+
+    @property
+    def ordered(self) -> str:
+        names = {"accumulate_add": "add", "accumulate_max": "maximum"}
+        return names.get(self.function, "minimum")
 
 
 def accumulator_dtype(op: Op) -> DType:

@@ -17,6 +17,9 @@ BLOCK_NANOSECONDS = 4000
 # One vector addition, and the least an element costs however little is computed: memory.
 ADDITION_NANOSECONDS = 0.02
 ELEMENT_NANOSECONDS = 0.1
+# Sums are cut by shape alone, at this price an element: what else a kernel computes changes with
+# the memory budget, and the bits of a sum must not.
+SUMMED_COST = 10.0
 # More blocks than any team has members are of no use; partial rows of column sums cost memory and a
 # second kernel for each block, and 16 were measured to cost 0.01 ms at 1024 columns.
 MOST_BLOCKS = 64
@@ -53,7 +56,8 @@ class Cut:
 
     rows      whole rows, or groups of them: the last `grouped` outer axes of a group are loops
     pieces    pieces of `length` elements, `pieces` to a row
-    columns   pieces of `length` elements, each through all rows
+    columns   pieces of `length` elements, each through all rows, which are added up in `groups`
+              as the blocks of a cut into rows would
     tiles     TILE_ROWS rows along outer axis `axis`, taken TILE_LENGTH elements at a time
     """
 
@@ -64,6 +68,7 @@ class Cut:
     pieces: int = 1
     axis: int = -1
     grouped: int = 0
+    groups: int = 1
 
 
 def cut(
@@ -84,9 +89,8 @@ def cut(
         scratch: bytes that a whole row keeps for itself.
         tile_axis: the outer axis along which a transposed operand is contiguous.
     """
-    # Blocks with partial sums must not depend on what else the kernel computes: one sum has the
-    # same bits in every kernel it may become part of.
-    wanted = wanted_blocks(nest.elements, 0.0 if totals or columns else element_cost)
+    sums = totals or columns
+    wanted = wanted_blocks(nest.elements, SUMMED_COST if sums else element_cost)
 
     def of(most: int, extent: int) -> int:
         return max(1, min(wanted, most, extent))
@@ -95,13 +99,16 @@ def cut(
     if long and columns and nest.rows <= FEW_SUMMED_ROWS:
         pieces = -(-nest.inner // COLUMN_PIECE)
         most = MOST_PARTIALS if totals else MOST_BLOCKS
-        return Cut("columns", pieces, of(most, pieces), COLUMN_PIECE, pieces)
-    most = MOST_PARTIALS if totals or columns else MOST_BLOCKS
+        groups = of(MOST_PARTIALS, nest.rows)
+        # A group of one row is the row.
+        groups = 1 if groups == nest.rows else groups
+        return Cut("columns", pieces, of(most, pieces), COLUMN_PIECE, pieces, groups=groups)
+    most = MOST_PARTIALS if sums else MOST_BLOCKS
     if long and nest.rows < FEW_ROWS:
         pieces = -(-nest.inner // PIECE)
         extent = nest.rows * pieces
         return Cut("pieces", extent, of(most, extent), PIECE, pieces)
-    if divisible and tile_axis is not None and nest.elements >= SMALLEST_TILED:
+    if divisible and not sums and tile_axis is not None and nest.elements >= SMALLEST_TILED:
         along = nest.outer[tile_axis]
         tiles = -(-along // TILE_ROWS)
         extent = nest.rows // along * tiles

@@ -81,7 +81,8 @@ class RowsKernel:
         self.sums.start()
         with self.walk.pieces():
             self.sums.start_columns()
-            with self.walk.rows(self._accesses()):
+            groups = (self.sums.start_group, self.sums.finish_group)
+            with self.walk.rows(self._accesses(), *groups):
                 for current in self.stages.passes:
                     self._between(current)
                     if current.has_loop:

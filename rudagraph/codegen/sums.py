@@ -61,7 +61,7 @@ def finish_call(
             KernelArgument("result", partial.result),
             written=True,
         )
-        start, function = literal(fold(op).start, partial.dtype), fold(op).function
+        start, function = literal(fold(op).start, partial.dtype), fold(op).ordered
         dtype, result = partial.dtype, op.result.type.dtype
         if not partial.is_column:
             with lines.block("if begin == 0:"):

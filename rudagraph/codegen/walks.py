@@ -11,7 +11,7 @@ is visited once, and all of an element's row or piece by one block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from rudagraph.codegen.domain import Nest
@@ -44,9 +44,24 @@ class Walk:
             yield
 
     @contextmanager
-    def rows(self, accesses: Iterable[str]) -> Iterator[None]:
+    def rows(
+        self,
+        accesses: Iterable[str],
+        start_group: Callable[[], None],
+        finish_group: Callable[[], None],
+    ) -> Iterator[None]:
         """Lines added inside are for one row, or one row of a piece."""
         lines, start = self.lines, self.index.start
+        if self.cut.groups > 1:
+            group, rows, groups = self.names.fresh("group"), self.nest.rows, self.cut.groups
+            with lines.block(f"for {group} in range({groups}):"):
+                start_group()
+                first, last = (f"{k} * {rows} // {groups}" for k in (group, f"({group} + 1)"))
+                with lines.block(f"for {self.row} in range({first}, {last}):"):
+                    self.index.declare(lines, self.names, accesses)
+                    yield
+                finish_group()
+            return
         if self.cut.kind == "tiles":
             with self._tiles(accesses):
                 yield

@@ -27,7 +27,7 @@ def kernel(begin, end, block, gradient_pointer, x_pointer, bias_pointer, dx_poin
             biased = add(x, bias)
             gradient = load_f32(gradient_pointer, at + j)
             dx = gelu_erf_backward(gradient, biased)
-            store_f32(partial_dbias, j, accumulate_add(load_f32(partial_dbias, j), dx))
+            store_f32(partial_dbias, j, add(load_f32(partial_dbias, j), dx))
             store_f32(dx_pointer, at + j, dx)
 
 # 3072 rows in 1 blocks; partials=workspace 0, dbias_pointer=result 1
@@ -40,7 +40,7 @@ def kernel(begin, end, block, partials, dbias_pointer):
     for k in range(1, 16):
         other_dbias = advance(partials, k * 12288)
         for j in range(begin, end):
-            store_f32(first_dbias, j, accumulate_add(load_f32(first_dbias, j), load_f32(other_dbias, j)))
+            store_f32(first_dbias, j, add(load_f32(first_dbias, j), load_f32(other_dbias, j)))
     for j in range(begin, end):
         store_f32(dbias_pointer, j, load_f32(first_dbias, j))
 

@@ -143,7 +143,7 @@ def kernel(
             rms_product = mul(rms_inner, rms_normal)
             rms_weighted = mul(dlogits, rms_normal)
             rms_mean_product_sum = accumulate_add(rms_mean_product_sum, rms_product)
-            store_f32(partial_rms_dweight, j, accumulate_add(load_f32(partial_rms_dweight, j), rms_weighted))
+            store_f32(partial_rms_dweight, j, add(load_f32(partial_rms_dweight, j), rms_weighted))
             store_f32(kept_rms_inner, j, rms_inner)
         rms_mean_product = div(rms_mean_product_sum, float32(1024.0))
         philox_row(words_of_keep, at, 1024, key, key >> 32, 7)
@@ -178,9 +178,9 @@ def kernel(
             weighted = mul(dbiased, normal)
             mean_product_sum = accumulate_add(mean_product_sum, product)
             mean_gradient_sum = accumulate_add(mean_gradient_sum, inner)
-            store_f32(partial_dbias, j, accumulate_add(load_f32(partial_dbias, j), dbiased))
-            store_f32(partial_ln_dweight, j, accumulate_add(load_f32(partial_ln_dweight, j), weighted))
-            store_f32(partial_ln_dbias, j, accumulate_add(load_f32(partial_ln_dbias, j), dbiased))
+            store_f32(partial_dbias, j, add(load_f32(partial_dbias, j), dbiased))
+            store_f32(partial_ln_dweight, j, add(load_f32(partial_ln_dweight, j), weighted))
+            store_f32(partial_ln_dbias, j, add(load_f32(partial_ln_dbias, j), dbiased))
             store_f32(kept_dz, j, dz)
             store_f32(kept_normal, j, normal)
             store_f32(kept_inner, j, inner)
@@ -220,28 +220,28 @@ def kernel(
     for k in range(1, 16):
         other_rms_dweight = advance(partials, k * 16384)
         for j in range(begin, end):
-            store_f32(first_rms_dweight, j, accumulate_add(load_f32(first_rms_dweight, j), load_f32(other_rms_dweight, j)))
+            store_f32(first_rms_dweight, j, add(load_f32(first_rms_dweight, j), load_f32(other_rms_dweight, j)))
     for j in range(begin, end):
         store_bf16(rms_dweight_pointer, j, load_f32(first_rms_dweight, j))
     first_dbias = advance(partials, 4096)
     for k in range(1, 16):
         other_dbias = advance(partials, k * 16384 + 4096)
         for j in range(begin, end):
-            store_f32(first_dbias, j, accumulate_add(load_f32(first_dbias, j), load_f32(other_dbias, j)))
+            store_f32(first_dbias, j, add(load_f32(first_dbias, j), load_f32(other_dbias, j)))
     for j in range(begin, end):
         store_bf16(dbias_pointer, j, load_f32(first_dbias, j))
     first_ln_dweight = advance(partials, 8192)
     for k in range(1, 16):
         other_ln_dweight = advance(partials, k * 16384 + 8192)
         for j in range(begin, end):
-            store_f32(first_ln_dweight, j, accumulate_add(load_f32(first_ln_dweight, j), load_f32(other_ln_dweight, j)))
+            store_f32(first_ln_dweight, j, add(load_f32(first_ln_dweight, j), load_f32(other_ln_dweight, j)))
     for j in range(begin, end):
         store_bf16(ln_dweight_pointer, j, load_f32(first_ln_dweight, j))
     first_ln_dbias = advance(partials, 12288)
     for k in range(1, 16):
         other_ln_dbias = advance(partials, k * 16384 + 12288)
         for j in range(begin, end):
-            store_f32(first_ln_dbias, j, accumulate_add(load_f32(first_ln_dbias, j), load_f32(other_ln_dbias, j)))
+            store_f32(first_ln_dbias, j, add(load_f32(first_ln_dbias, j), load_f32(other_ln_dbias, j)))
     for j in range(begin, end):
         store_bf16(ln_dbias_pointer, j, load_f32(first_ln_dbias, j))
 

@@ -63,7 +63,7 @@ def kernel(begin, end, block, partials, loss_pointer):
     if begin == 0:
         total_loss = float32(0.0)
         for k in range(16):
-            total_loss = accumulate_add(total_loss, load_f32(advance(partials, k * 64), 0))
+            total_loss = add(total_loss, load_f32(advance(partials, k * 64), 0))
         store_f32(loss_pointer, 0, div(total_loss, float32(256.0)))
 
 # workspaces [1024], in place []

@@ -64,8 +64,8 @@ def kernel(
             weighted = mul(gradient, normal)
             mean_product_sum = accumulate_add(mean_product_sum, product)
             mean_gradient_sum = accumulate_add(mean_gradient_sum, inner)
-            store_f32(partial_dweight, j, accumulate_add(load_f32(partial_dweight, j), weighted))
-            store_f32(partial_dbias, j, accumulate_add(load_f32(partial_dbias, j), gradient))
+            store_f32(partial_dweight, j, add(load_f32(partial_dweight, j), weighted))
+            store_f32(partial_dbias, j, add(load_f32(partial_dbias, j), gradient))
         mean_product = div(mean_product_sum, float32(768.0))
         mean_gradient = div(mean_gradient_sum, float32(768.0))
         for j in range(768):
@@ -93,14 +93,14 @@ def kernel(begin, end, block, partials, dweight_pointer, dbias_pointer):
     for k in range(1, 16):
         other_dweight = advance(partials, k * 6144)
         for j in range(begin, end):
-            store_f32(first_dweight, j, accumulate_add(load_f32(first_dweight, j), load_f32(other_dweight, j)))
+            store_f32(first_dweight, j, add(load_f32(first_dweight, j), load_f32(other_dweight, j)))
     for j in range(begin, end):
         store_f32(dweight_pointer, j, load_f32(first_dweight, j))
     first_dbias = advance(partials, 3072)
     for k in range(1, 16):
         other_dbias = advance(partials, k * 6144 + 3072)
         for j in range(begin, end):
-            store_f32(first_dbias, j, accumulate_add(load_f32(first_dbias, j), load_f32(other_dbias, j)))
+            store_f32(first_dbias, j, add(load_f32(first_dbias, j), load_f32(other_dbias, j)))
     for j in range(begin, end):
         store_f32(dbias_pointer, j, load_f32(first_dbias, j))
 
