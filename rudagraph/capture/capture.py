@@ -19,7 +19,7 @@ from rudagraph.capture.decompositions import decompositions
 from rudagraph.capture.heads import group_heads
 from rudagraph.capture.inputs import Inputs, collect_inputs, overlapping
 from rudagraph.capture.lower import lower
-from rudagraph.capture.mode import CaptureMode
+from rudagraph.capture.mode import Calls, CaptureMode
 from rudagraph.capture.places import ModulePath, location_text
 from rudagraph.capture.state import ModuleState
 from rudagraph.capture.substitutes import substituted
@@ -90,6 +90,7 @@ class _Session:
     inputs: Inputs
     template: Template | None = None
     outer: dict[int, torch.Tensor] = field(default_factory=dict)
+    runs: list[Calls] = field(default_factory=list)
 
     def trace(self) -> JointTrace:
         self.state = ModuleState(self.model)
@@ -100,7 +101,10 @@ class _Session:
         self.mode: CaptureMode | None = None
         try:
             with self.modules.watching(), substituted(), self.autocast.suspended():
-                return trace_joint(self.run, examples, decompositions())
+                trace = trace_joint(self.run, examples, decompositions())
+            if self.state.pending is not None and len(self.runs) < 2:
+                raise self.state.pending
+            return trace
         except torch._dynamo.exc.TorchDynamoException as error:
             raise self._compiler_inside() from error
         finally:
@@ -122,6 +126,7 @@ class _Session:
                 self.template, kept = take_output_apart(result, self.outputs)
             self._refuse_writes(traced, versions)
             settle()
+        self._compare_runs(mode)
         if before != _apart(given):
             raise UnsupportedError(
                 "forward changes a container that it was given as an argument",
@@ -143,6 +148,13 @@ class _Session:
                 )
         # Clones make every result a tensor of its own: no views of inputs or of each other.
         return [tensor.clone() for tensor in kept]
+
+    def _compare_runs(self, mode: CaptureMode) -> None:
+        """What forward sets once and for all is fine if the runs before and after do the same."""
+        self.runs.append(mode.calls)
+        pending = self.state.pending
+        if pending is not None and self.runs[0] != mode.calls:
+            raise pending
 
     def _refuse_writes(self, traced: list[torch.Tensor], versions: list[int]) -> None:
         for item, tensor, version in zip(self.inputs.items, traced, versions, strict=True):

@@ -30,6 +30,12 @@ from rudagraph.ir.graph import Location
 
 _FOLLOWED = (list, tuple)
 
+# Calls that ask for shape, dtype and the like; they compute nothing.
+_QUESTIONS = frozenset({"__get__", "size", "dim", "numel", "stride", "is_floating_point"})
+
+# What one run of forward called, and from where.
+Calls = list[tuple[Callable[..., Any], Location]]
+
 
 class CaptureMode(TorchFunctionMode):
     """Active during one run of forward; `outer` collects foreign tensors by identity."""
@@ -43,6 +49,7 @@ class CaptureMode(TorchFunctionMode):
         self.outer = outer
         self.streams = Streams()
         self.last = Location()
+        self.calls: Calls = []
 
     def location(self) -> Location:
         return Location(self.modules.current, user_line(self.boundary))
@@ -56,6 +63,8 @@ class CaptureMode(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         location = self.last = self.location()
+        if getattr(function, "__name__", "") not in _QUESTIONS:
+            self.calls.append((function, location))
         self._note_foreign(function, args, kwargs, location)
         with notes.annotate({"module": location.module, "line": location.line}):
             try:

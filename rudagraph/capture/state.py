@@ -54,10 +54,19 @@ class ModuleState:
     """What a module holds before the trace; restores it and tells what changed."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.snapshots = [_take(path, module) for path, module in model.named_modules()]
+        self.model = model
+        self.original = _take_all(model)
+        # From where the next run of forward starts, and why that is not the original state.
+        self.snapshots = self.original
+        self.pending: UnsupportedError | None = None
         self.draws = _draws()
 
     def restore(self) -> None:
+        """The module as it was before the trace."""
+        self.snapshots = self.original
+        self._return()
+
+    def _return(self) -> None:
         for snapshot in self.snapshots:
             if not _same(snapshot.module.__dict__, snapshot.fields):
                 _fill(snapshot.module.__dict__, snapshot.fields)
@@ -71,12 +80,12 @@ class ModuleState:
     @contextmanager
     def holding(self, inputs: Inputs, traced: list[torch.Tensor]) -> Iterator[Callable[[], None]]:
         """Run with traced tensors in place; call what is yielded once forward has returned."""
-        self.restore()
+        self._return()
         try:
             placed = self._place(inputs, traced)
             yield lambda: self._settle(placed, inputs)
         finally:
-            self.restore()
+            self._return()
 
     def _place(self, inputs: Inputs, traced: list[torch.Tensor]) -> list[_Placed]:
         views = {key: _view(traced, view) for key, view in inputs.views.items()}
@@ -127,9 +136,10 @@ class ModuleState:
         with torch.no_grad():
             for old, value in updates:
                 old.copy_(value)
-        self._check(inputs)
+        self._compare(inputs)
 
-    def _check(self, inputs: Inputs) -> None:
+    def _compare(self, inputs: Inputs) -> None:
+        """Refuse changes, but for attributes that a first run sets and a second leaves alone."""
         if _draws() != self.draws:
             raise UnsupportedError(
                 "forward draws from the random module of Python or NumPy: it would be fixed",
@@ -138,8 +148,17 @@ class ModuleState:
             )
         for snapshot in self.snapshots:
             name = _changed_name(snapshot, inputs.derived)
-            if name:
-                raise _changed_error(snapshot, name)
+            if not name:
+                continue
+            error = _changed_error(snapshot, name)
+            if self.snapshots is not self.original:
+                raise error
+            self.pending, self.snapshots = error, _take_all(self.model)
+            return
+
+
+def _take_all(model: nn.Module) -> list[_Snapshot]:
+    return [_take(path, module) for path, module in model.named_modules()]
 
 
 def _draws() -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from rudagraph.capture import capture
+from rudagraph.errors import UnsupportedError
 from rudagraph.ir.graph import Role
 from rudagraph.ir.text import print_graph, print_op
 from rudagraph.ir.tree import Constant, Dropped
@@ -468,3 +469,35 @@ def test_names_and_places() -> None:
     assert product.location.module == "body.0"
     backward = next(op for op in graph.ops if op.opcode == "tanh_backward")
     assert backward.location.module == "body.1"
+
+
+def test_attributes_that_forward_sets_once_and_for_all() -> None:
+    class Settled(nn.Linear):
+        width = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.width = x.shape[-1]
+            if not self._forward_hooks:
+                self.register_forward_hook(lambda module, args, output: output * 2)
+            return super().forward(x) * self.width
+
+    model, x = Settled(3, 2), torch.randn(4, 3)
+    captured = capture(model, (x,))
+    assert "width" not in model.__dict__ and not model._forward_hooks
+    got = run(captured, model, (x,))
+    model(x)
+    assert_same(got, eager(model, (x,)))
+
+
+def test_a_first_run_that_does_something_else_is_refused() -> None:
+    class Lazy(nn.Linear):
+        ready = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not self.ready:
+                x = x * 2
+                self.ready = True
+            return super().forward(x)
+
+    with pytest.raises(UnsupportedError, match="ready"):
+        capture(Lazy(3, 2), (torch.randn(4, 3),))
