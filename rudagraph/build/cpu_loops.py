@@ -1,11 +1,11 @@
 """Hints on a kernel's innermost loops: vectors in flight, and the one tree of every sum.
 
 Input: LLVM text, and what the kernel's text says in lines of its own: `LENGTH = 1024`, the most
-iterations of an innermost loop, and `INTERLEAVE = 4`, the vectors in flight that hide the latency of
-long chains. Output: the same text with metadata on jumps backwards.
-Invariant: a loop that adds up (its addition may be reassociated) is cut by its length alone. Left to
-itself LLVM chooses by what else the loop does, and one sum would have other bits in another kernel,
-under another memory budget.
+iterations of an innermost loop, and `INTERLEAVE = 4`, the vectors in flight that hide the latency
+of long chains. Output: the same text with metadata on jumps backwards.
+Invariant: a loop that adds up (its addition may be reassociated) is cut by its length alone. Left
+to itself LLVM chooses by what else the loop does, and one sum would have other bits in another
+kernel, under another memory budget.
 """
 
 from __future__ import annotations

@@ -83,9 +83,11 @@ def _cut(stages: Stages, partials: list[Partial]) -> Cut:
 
 
 def _preamble(stages: Stages, cutting: Cut) -> str:
+    """The import, and what the build must know of the innermost loops; see build/cpu_loops.py."""
+    lines = [CPU_PREAMBLE, "", f"LENGTH = {cutting.length}"]
     dearest = max(map(cost, stages.producer.values()), default=0.0)
     count = interleaving(cutting.length, dearest)
-    return f"{CPU_PREAMBLE}\n\nINTERLEAVE = {count}" if count else CPU_PREAMBLE
+    return "\n".join([*lines, f"INTERLEAVE = {count}"] if count else lines)
 
 
 def kernel_title(op: Op) -> str:

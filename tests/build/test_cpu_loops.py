@@ -1,11 +1,12 @@
-"""Interleaving: the hint lands on jumps backwards, and changes speed, never a result."""
+"""Hints on loops: they land on jumps backwards, change speed, and fix the tree of a sum."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from rudagraph.build.cpu import assembly
-from rudagraph.build.cpu_loops import requested, with_interleaving
+from rudagraph.build.cpu_loops import Request, requested, with_loop_hints
 from rudagraph.schedule.kernel import KernelSource
 from tests.build.conftest import run
 
@@ -15,6 +16,7 @@ entry:
 B6:
   br i1 true, label %"B8", label %"B9"
 B8:
+  %s = ADDITION
   br label %"B6"
 B9:
   br label %"end"
@@ -22,6 +24,8 @@ end:
   ret void
 }
 """
+SUM = LLVM.replace("ADDITION", "fadd reassoc float %a, %b")
+PLAIN = LLVM.replace("ADDITION", "fadd float %a, %b")
 
 
 def kernel(count: int) -> KernelSource:
@@ -38,17 +42,33 @@ def kernel(count: int) -> KernelSource:
 
 
 def test_only_jumps_backwards_carry_the_hint() -> None:
-    text = with_interleaving(LLVM, 4)
+    text = with_loop_hints(PLAIN, Request(interleave=4), 32)
     assert [line for line in text.splitlines() if "!llvm.loop !" in line] == [
         '  br label %"B6", !llvm.loop !9'
     ]
     assert '!8 = !{!"llvm.loop.interleave.count", i32 4}\n!9 = distinct !{!9, !8}\n' in text
-    assert with_interleaving(LLVM, 0) is LLVM
+    assert with_loop_hints(PLAIN, Request(), 32) == PLAIN
+
+
+@pytest.mark.parametrize(
+    "length,lanes,vectors", [(0, 8, 4), (1000, 8, 4), (31, 8, 2), (9, 8, 1), (5, 4, 1), (1, 1, 1)]
+)
+def test_a_sum_is_cut_by_its_length(length: int, lanes: int, vectors: int) -> None:
+    text = with_loop_hints(SUM, Request(length=length), 32)
+    assert f'"llvm.loop.vectorize.width", i32 {lanes}}}' in text
+    assert f'"llvm.loop.interleave.count", i32 {vectors}}}' in text
+
+
+def test_short_loops_are_not_unrolled_before_they_are_vectorised() -> None:
+    assert "unroll.disable" in with_loop_hints(PLAIN, Request(length=32), 32)
+    assert "unroll.disable" not in with_loop_hints(PLAIN, Request(length=3), 32)
+    assert "unroll.disable" not in with_loop_hints(PLAIN, Request(length=500), 32)
 
 
 def test_the_text_of_a_kernel_asks() -> None:
-    assert requested(kernel(4).text) == 4
-    assert requested(kernel(0).text) == 0
+    assert requested(kernel(4).text) == Request(interleave=4)
+    assert requested("LENGTH = 96\nINTERLEAVE = 2\n") == Request(2, 96)
+    assert requested(kernel(0).text) == Request()
 
 
 def test_results_are_those_of_the_plain_loop() -> None:

@@ -78,6 +78,36 @@ def test_two_runs_of_loaded_kernels_agree() -> None:
     assert all(torch.equal(bits(a), bits(b)) for a, b in zip(first, runner(), strict=True))
 
 
+@pytest.mark.parametrize("length", [2, 3, 5, 9, 16, 17, 31, 63, 100, 1000, 4099])
+def test_row_sums_do_not_depend_on_what_else_a_loop_does(length: int) -> None:
+    alone = f"""
+%x: f32[7,{length}] = input operand
+%row: f32[7,1] = sum(%x) [axes=[1], keepdim=true]
+output result = %row
+"""
+    together = f"""
+%x: f32[7,{length}] = input operand
+%y: bf16[7,{length}] = input operand
+%row: f32[7,1] = sum(%x) [axes=[1], keepdim=true]
+%erf: f32[7,{length}] = erf(%x)
+%square: f32[7,{length}] = mul(%erf, %erf)
+%second: f32[7,1] = sum(%square) [axes=[1], keepdim=true]
+%largest: f32[7,1] = amax(%x) [axes=[1], keepdim=true]
+%twice: bf16[7,{length}] = add(%y, %y)
+%y.row: bf16[7,1] = sum(%y) [axes=[1], keepdim=true]
+output result = %row
+output result = %erf
+output result = %second
+output result = %largest
+output result = %twice
+output result = %y.row
+"""
+    x = torch.randn(7, length, generator=torch.Generator().manual_seed(length))
+    first = run(fused(alone), x)[0]
+    second = run(fused(together), x, torch.zeros(7, length, dtype=torch.bfloat16))[0]
+    assert torch.equal(bits(first), bits(second))
+
+
 # -- memory
 
 

@@ -1,4 +1,5 @@
 # 512 rows in 16 blocks; gradient_pointer=operand 0, x_pointer=operand 1, bias_pointer=operand 2, dx_pointer=result 0, partials=workspace 0
+LENGTH = 3072
 INTERLEAVE = 4
 
 

@@ -1,4 +1,5 @@
 # 256 rows in 16 blocks; logits_pointer=operand 0, target_pointer=operand 1, logsumexp_pointer=result 1, partials=workspace 0
+LENGTH = 32000
 INTERLEAVE = 4
 
 

@@ -1,4 +1,7 @@
 # 25 rows in 7 blocks; x_pointer=operand 0, key_pointer=operand 1, y_pointer=result 0, scratch=workspace 0
+LENGTH = 4096
+
+
 def kernel(begin, end, block, x_pointer, key_pointer, y_pointer, scratch):
     """1 rows of 100000.
 

@@ -1,4 +1,7 @@
 # 2048 rows in 16 blocks; gradient_pointer=operand 0, x_pointer=operand 1, mean_pointer=operand 2, rstd_pointer=operand 3, weight_pointer=operand 4, dx_pointer=result 0, partials=workspace 0
+LENGTH = 768
+
+
 def kernel(
     begin,
     end,

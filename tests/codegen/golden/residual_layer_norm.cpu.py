@@ -1,4 +1,7 @@
 # 64 rows in 2 blocks; x_pointer=operand 0, residual_pointer=operand 1, weight_pointer=operand 2, bias_pointer=operand 3, h_pointer=result 0, y_pointer=result 1, mean_pointer=result 2, rstd_pointer=result 3
+LENGTH = 256
+
+
 def kernel(
     begin,
     end,

@@ -1,4 +1,7 @@
 # 8192 rows in 64 blocks; x_pointer=operand 0, weight_pointer=operand 1, y_pointer=result 0, rstd_pointer=result 1
+LENGTH = 2048
+
+
 def kernel(begin, end, block, x_pointer, weight_pointer, y_pointer, rstd_pointer):
     """8192 rows of 2048.
 

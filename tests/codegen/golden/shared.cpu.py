@@ -1,4 +1,5 @@
 # 1 rows in 1 blocks; gate_pointer=operand 0, up_pointer=result 0
+LENGTH = 800
 INTERLEAVE = 4
 
 

@@ -1,4 +1,5 @@
 # 704 rows in 64 blocks; gate_pointer=operand 0, up_pointer=operand 1, y_pointer=result 0
+LENGTH = 4096
 INTERLEAVE = 4
 
 

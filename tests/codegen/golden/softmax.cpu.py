@@ -1,4 +1,5 @@
 # 128 rows in 10 blocks; x_pointer=operand 0, y_pointer=result 0, scratch=workspace 0
+LENGTH = 512
 INTERLEAVE = 4
 
 

@@ -1,4 +1,5 @@
 # 16 rows in 16 blocks; x_pointer=operand 0, y_pointer=result 0
+LENGTH = 200000
 INTERLEAVE = 4
 
 

@@ -1,4 +1,7 @@
 # 2 rows in 1 blocks; x_pointer=operand 0, mask_pointer=operand 1, y_pointer=result 0
+LENGTH = 32
+
+
 def kernel(begin, end, block, x_pointer, mask_pointer, y_pointer):
     """1536 rows of 32.
 
