@@ -29,7 +29,11 @@ def generate(
     operand_strides: tuple[Strides | None, ...],
     result_strides: tuple[Strides, ...],
     shared: tuple[tuple[int, int], ...] = (),
+    offsets: tuple[int, ...] = (),
 ) -> Lowered | None:
-    """Kernel calls of an op; `shared` are pairs of Lowered.inplace that the plan makes use of."""
+    """Kernel calls of an op; `shared` are pairs of Lowered.inplace that the plan makes use of.
+
+    A CPU reads from any address: where operands begin changes nothing.
+    """
     lower = LOWERINGS.get(op.opcode)
     return None if lower is None else lower(op, operand_strides, result_strides, shared)

@@ -14,7 +14,9 @@ from rudagraph.codegen.cuda_fused import lower_fused
 from rudagraph.ir.graph import Op
 from rudagraph.schedule.lowered import Generate, Lowered, Strides
 
-_Lower = Callable[[Op, tuple[Strides | None, ...], tuple[Strides, ...], str], Lowered]
+_Lower = Callable[
+    [Op, tuple[Strides | None, ...], tuple[Strides, ...], str, tuple[int, ...]], Lowered
+]
 
 LOWERINGS: dict[str, _Lower] = {
     "fused": lower_fused,
@@ -33,9 +35,10 @@ def generate(
     operand_strides: tuple[Strides | None, ...],
     result_strides: tuple[Strides, ...],
     shared: tuple[tuple[int, int], ...] = (),
+    offsets: tuple[int, ...] = (),
     *,
     target: str = "sm_90",
 ) -> Lowered | None:
     """Kernel calls of an op; memory that operands and results share changes nothing."""
     lower = LOWERINGS.get(op.opcode)
-    return None if lower is None else lower(op, operand_strides, result_strides, target)
+    return None if lower is None else lower(op, operand_strides, result_strides, target, offsets)

@@ -38,6 +38,7 @@ from rudagraph.ir.graph import Op
 from rudagraph.schedule.lowered import KernelArgument, KernelCall, Lowered, Strides
 
 _KEY = 1 << 32
+_SHIFT = SEGMENT.bit_length() - 1
 # Gradients that a thread loads before it adds them: they lie far apart.
 _AT_ONCE = 8
 
@@ -80,6 +81,7 @@ def lower_embedding(
     operand_strides: tuple[Strides | None, ...],
     result_strides: tuple[Strides, ...],
     target: str,
+    offsets: tuple[int, ...] = (0, 0),
 ) -> Lowered:
     """Rows of a table at ids."""
     weight, ids = op.inputs
@@ -99,7 +101,7 @@ def lower_embedding(
     if not nest.elements:
         return Lowered(())
     dense = weight_strides[1] == nest.inner_stride("y") == 1
-    steps = (width, weight_strides[0], *nest.outer_strides("y"))
+    steps = (width, weight_strides[0], *nest.outer_strides("y"), *offsets[:1])
     length = vector_length([dtype.size], *steps) if dense else 1
     kernel = _Kernel("embedding", target, nest.elements // length, FLAT_THREADS)
     lines, names = kernel.lines, kernel.names
@@ -133,6 +135,7 @@ def lower_embedding_backward(
     operand_strides: tuple[Strides | None, ...],
     result_strides: tuple[Strides, ...],
     target: str,
+    offsets: tuple[int, ...] = (0, 0),
 ) -> Lowered:
     """Sums of gradient rows by id."""
     ids = op.inputs[1]
@@ -151,7 +154,7 @@ def lower_embedding_backward(
             calls.append(_merge_call(count, target))
             last = 2
         calls.append(_starts_call(count, rows, last, target))
-    adding = _Adding(op, gradient_strides, result_strides[0], last, target)
+    adding = _Adding(op, gradient_strides, result_strides[0], last, target, sum(offsets[:1]))
     bytes_of_keys = aligned(8 * max(count, 1))
     workspaces = [bytes_of_keys] * 3 + [aligned(8 * (rows + 1))]
     if adding.segments:
@@ -266,6 +269,7 @@ class _Adding:
     result_strides: Strides
     sorted_keys: int  # workspace
     target: str
+    begin: int = 0  # of the gradient in its buffer
 
     def __post_init__(self) -> None:
         gradient = self.op.inputs[0]
@@ -274,7 +278,8 @@ class _Adding:
         self.dtype, self.wide = gradient.type.dtype, gradient.type.dtype.compute
         shape = gradient.type.shape
         self.nest = build_nest(shape, {"gradient": (shape, self.strides)}, rows=True)
-        steps = (self.width, *self.nest.outer_strides("gradient"), self.result_strides[0])
+        steps = [self.width, *self.nest.outer_strides("gradient"), self.result_strides[0]]
+        steps.append(self.begin)
         dense = self.nest.inner_stride("gradient") == self.result_strides[1] == 1
         self.length = vector_length([self.dtype.size], *steps) if dense else 1
         self.by_frequency = bool(self.op.get("scale_by_frequency", False))
@@ -329,24 +334,28 @@ class _Adding:
         lines.add(f"{row} = {own} // {per_row}", f"{j} = {own} % {per_row} * {self.length}")
         lines.add(f"{first} = load_i64({starts}, {row})", f"{last} = load_i64({starts}, {row} + 1)")
         lines.add(f"{total} = vector.full({literal(0, self.wide)})")
+        step = self.result_strides[1]
+        at = f"{row} * {self.result_strides[0]} + {j}" + (f" * {step}" if step != 1 else "")
+        store = f"vector.store_{self.dtype}({result}, {at}, {total})"
+        # Most rows of a table have no gradient: nothing may stand between them and their zeros.
+        with lines.block(f"if {first} == {last}:"):
+            lines.add(store, "return")
         head, tail = names.fresh("head"), names.fresh("tail")
         frequency = f"{REGISTER[self.wide]}({last} - {first})" if self.by_frequency else ""
         if self.segments:
-            lines.add(f"{head} = min(({first} + {SEGMENT - 1}) // {SEGMENT} * {SEGMENT}, {last})")
-            lines.add(f"{tail} = max({last} // {SEGMENT} * {SEGMENT}, {head})")
+            lines.add(f"{head} = min(({first} + {SEGMENT - 1}) & {-SEGMENT}, {last})")
+            lines.add(f"{tail} = max({last} & {-SEGMENT}, {head})")
         else:
             lines.add(f"{head} = {last}", f"{tail} = {last}")
         with lines.block(f"for {k} in range({first}, {head}):"):
             self._add(kernel, gradient, keys, k, j, total, 1, frequency)
         if self.segments:
-            with lines.block(f"for {k} in range({head} // {SEGMENT}, {tail} // {SEGMENT}):"):
+            with lines.block(f"for {k} in range({head} >> {_SHIFT}, {tail} >> {_SHIFT}):"):
                 part = f"vector.load_{self.wide}({sums}, {k} * {self.width} + {j})"
                 lines.add(f"{total} = add({total}, {part})")
             with lines.block(f"for {k} in range({tail}, {last}):"):
                 self._add(kernel, gradient, keys, k, j, total, 1)
-        step = self.result_strides[1]
-        at = f"{row} * {self.result_strides[0]} + {j}" + (f" * {step}" if step != 1 else "")
-        lines.add(f"vector.store_{self.dtype}({result}, {at}, {total})")
+        lines.add(store)
         docstring = [
             f"{self.rows} rows of {self.width}, each the sum of its gradients.",
             "",

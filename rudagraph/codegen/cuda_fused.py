@@ -52,11 +52,13 @@ def lower_fused(
     operand_strides: tuple[Strides | None, ...],
     result_strides: tuple[Strides, ...],
     target: str,
+    offsets: tuple[int, ...] = (),
 ) -> Lowered:
-    """Kernel calls of a fused op."""
+    """Kernel calls of a fused op; buffers begin at multiples of 16 bytes, operands at offsets."""
     assert op.body is not None, "a fused op has a body"
     body = mark_nonpositive(without_copies(op.body))
-    return _Lowering(kernel_title(op), body, operand_strides, result_strides, target).lower()
+    title = kernel_title(op)
+    return _Lowering(title, body, operand_strides, result_strides, target, offsets).lower()
 
 
 @dataclass
@@ -68,6 +70,7 @@ class _Lowering:
     operand_strides: tuple[Strides | None, ...]
     result_strides: tuple[Strides, ...]
     target: str
+    offsets: tuple[int, ...] = ()
 
     def lower(self) -> Lowered:
         self.nest = body_nest(self.body, self.operand_strides, self.result_strides)
@@ -77,7 +80,7 @@ class _Lowering:
         pairs = inplace_pairs(self.stages)
         if self.nest.elements == 0:
             return Lowered(self._finish(*self._partials((0, 0))))
-        self.vector = vector_of(self.stages)
+        self.vector = vector_of(self.stages, self.offsets)
         if len(self.stages.passes) == 1:
             return replace(self._flat(), inplace=pairs)
         if not self.sums:
@@ -150,10 +153,15 @@ class _Lowering:
         statistics = [port.value.type for port in first.outputs]
         strides = tuple(row_major_strides(type.shape) for type in statistics)
         one = _Lowering(
-            f"{self.title}_rows", first, self.operand_strides, strides, self.target
+            f"{self.title}_rows", first, self.operand_strides, strides, self.target, self.offsets
         ).lower()
         two = _Lowering(
-            self.title, second, (*self.operand_strides, *strides), self.result_strides, self.target
+            self.title,
+            second,
+            (*self.operand_strides, *strides),
+            self.result_strides,
+            self.target,
+            self.offsets,
         ).lower()
         operands, base = len(self.body.inputs), len(one.workspaces) + len(two.workspaces)
 

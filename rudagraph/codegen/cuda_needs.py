@@ -16,10 +16,14 @@ from rudagraph.ir.graph import Value
 from rudagraph.ir.ops import Tag, has
 
 
-def vector_of(stages: Stages) -> int:
-    """Elements of one access: what row length and all steps allow."""
-    sizes = [value.type.dtype.size for _, value in _stepping(stages)]
-    return vector_length(sizes, *_multiples(stages))
+def vector_of(stages: Stages, offsets: tuple[int, ...] = ()) -> int:
+    """Elements of one access: what row length, all steps and all beginnings allow."""
+    stepping = _stepping(stages)
+    sizes = [value.type.dtype.size for _, value in stepping]
+    names = {access for access, _ in stepping}
+    inputs = zip(stages.body.inputs, offsets, strict=False)  # none are given where all are 0
+    begins = [offset for port, offset in inputs if port.value.name in names]
+    return vector_length(sizes, *_multiples(stages), *begins)
 
 
 def held_words(stages: Stages) -> float:

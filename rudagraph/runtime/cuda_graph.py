@@ -153,7 +153,7 @@ class Graphs:
         inputs: list[tuple[int, Tensor]] = []
         for place, buffer in wiring.arguments:
             leaf = leaves[place].detach()
-            if buffer in written or not leaf.is_contiguous():
+            if buffer in written or not frame.device.lies_well(leaf):
                 self._moving.add(buffer)
             inputs.append((buffer, leaf))
         sources = self._stage(inputs)
@@ -176,7 +176,7 @@ class Graphs:
             pair.forward.settle()
             self.pairs.append(pair)
         for (buffer, leaf), (_, source) in zip(inputs, sources, strict=True):
-            if buffer in written or not leaf.is_contiguous():
+            if buffer in written or not frame.device.lies_well(leaf):
                 copies[buffer] = source
         results = pair.forward.replay()
         for position, (_, buffer) in enumerate(wiring.weights):

@@ -16,6 +16,7 @@ import torch
 Tensor = torch.Tensor
 Step = Callable[[], object]
 Allocate = Callable[..., Tensor]  # (shape, strides, dtype)
+ALIGNMENT = 16  # bytes that a thread of a GPU reads at once; buffers begin at multiples
 
 
 class Device:
@@ -45,6 +46,16 @@ class Device:
         """Error flags that kernels write, and an array over the same memory for this process."""
         flags = torch.zeros((count, 2), dtype=torch.int64, device="cpu")
         return flags, flags.numpy()
+
+    def lies_well(self, tensor: Tensor) -> bool:
+        """Whether kernels can read it where it is: row-major, without a flag that negates."""
+        return tensor.is_contiguous() and not tensor.is_neg()
+
+    def laid_out(self, tensor: Tensor) -> Tensor:
+        """The tensor as kernels take it; the same one if it lies well."""
+        if self.lies_well(tensor):
+            return tensor
+        return tensor.clone(memory_format=torch.contiguous_format).resolve_neg()
 
     # ---- running
 
@@ -84,6 +95,9 @@ class CudaDevice(Device):
         # wrong, and looking at it costs nothing.
         flags = torch.zeros((count, 2), dtype=torch.int64, device="cpu", pin_memory=True)
         return flags, flags.numpy()
+
+    def lies_well(self, tensor: Tensor) -> bool:
+        return super().lies_well(tensor) and tensor.data_ptr() % ALIGNMENT == 0
 
     def context(self) -> int:
         return self.current_stream(self.index)

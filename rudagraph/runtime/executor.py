@@ -163,10 +163,10 @@ class Executor:
         before, frame.copied = frame.copied, {}
         frame.weights = [weights[place].detach() for place in self.wiring.weight_places]
         for (_, buffer), tensor in zip(self.wiring.weights, frame.weights, strict=True):
-            if not tensor.is_contiguous():
+            if not self.device.lies_well(tensor):
                 # In the same memory again, to which captured launches point.
                 copy = before.get(buffer)
-                tensor = tensor.contiguous() if copy is None else copy.copy_(tensor)
+                tensor = self.device.laid_out(tensor) if copy is None else copy.copy_(tensor)
                 frame.copied[buffer] = tensor
             frame.bind(buffer, tensor)
 
@@ -174,8 +174,8 @@ class Executor:
         frame = pending.frame
         for place, buffer in self.wiring.arguments:
             leaf = leaves[place].detach()
-            if not leaf.is_contiguous() or leaf.is_neg():
-                leaf = pending.copies[buffer] = leaf.resolve_neg().contiguous()
+            if not self.device.lies_well(leaf):
+                leaf = pending.copies[buffer] = self.device.laid_out(leaf)
             frame.bind(buffer, leaf)
 
     def _write_back(self, pending: Pending, leaves: list[Tensor], weights: list[Tensor]) -> None:
@@ -302,7 +302,7 @@ class Executor:
 
     def _tangent(self, position: int, tangent: Tensor | None) -> Tensor:
         if tangent is not None:
-            return tangent.resolve_neg().contiguous()
+            return self.device.laid_out(tangent)
         kind = self._result_types[position]
         return self.device.zeros(kind.shape, to_torch_dtype(kind.dtype))
 

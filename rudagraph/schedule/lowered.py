@@ -46,9 +46,15 @@ class Lowered:
     errors: int = 0
 
 
-# (op, strides of each operand, strides of each result, pairs that share memory) -> kernel calls,
-# or None where PyTorch runs the op.
+# (op, strides of each operand, strides of each result, pairs that share memory, where each operand
+# begins in its buffer, in elements) -> kernel calls, or None where PyTorch runs the op.
 Generate = Callable[
-    [Op, tuple[Strides | None, ...], tuple[Strides, ...], tuple[tuple[int, int], ...]],
+    [
+        Op,
+        tuple[Strides | None, ...],
+        tuple[Strides, ...],
+        tuple[tuple[int, int], ...],
+        tuple[int, ...],
+    ],
     Lowered | None,
 ]

@@ -197,11 +197,15 @@ class _EntryPlanner:
             self.layouts[operand].view.strides if isinstance(operand, Value) else None
             for operand in op.operands
         )
+        offsets = tuple(
+            self.layouts[operand].view.offset if isinstance(operand, Value) else 0
+            for operand in op.operands
+        )
         strides = tuple(self.layouts[result].view.strides for result in op.results)
-        lowered = self.planner.generate(op, operand_strides, strides, ())
+        lowered = self.planner.generate(op, operand_strides, strides, (), offsets)
         shared = self._shared(op, self._library_pairs(op) if lowered is None else lowered.inplace)
         if shared and lowered is not None:
-            lowered = self.planner.generate(op, operand_strides, strides, shared)
+            lowered = self.planner.generate(op, operand_strides, strides, shared, offsets)
         self._place_results(op, lowered, shared)
         self.planner.moments.append((self.graph.name, len(self.launches), self.planner.position))
         if lowered is None:

@@ -108,7 +108,7 @@ def test_peak_counts_arena_results_and_gradients():
 
 
 def test_workspaces_live_for_one_launch_and_errors_are_numbered():
-    def generate(op, operand_strides, result_strides, shared):
+    def generate(op, operand_strides, result_strides, shared, offsets):
         if op.opcode == "matmul":
             return None
         arguments = (
