@@ -17,6 +17,7 @@ from rudagraph.build.cuda_math import (
     exp,
     exp2,
     exp_coarse,
+    exp_difference,
     exp_nonpositive,
     expm1,
     gelu_erf,
@@ -112,11 +113,8 @@ from rudagraph.build.cuda_threads import (
     thread_index,
     wait_for_previous,
 )
-from rudagraph.build.cuda_tile import (
-    Block,
-    Tile,
-    Vector,
-)
+from rudagraph.build.cuda_tile import Block, Tile
+from rudagraph.build.cuda_vector import Vector
 
 load_b8, store_b8 = SINGLE["b8"]
 load_bf16, store_bf16 = SINGLE["bf16"]
@@ -168,6 +166,7 @@ __all__ = [
     "exp",
     "exp2",
     "exp_coarse",
+    "exp_difference",
     "exp_nonpositive",
     "expm1",
     "float32",

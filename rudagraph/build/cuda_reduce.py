@@ -15,7 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from rudagraph.build.cpu_emit import B8, I32, U32, Kind, Scalar, declare, select
+from rudagraph.build.cpu_emit import B8, I32, Kind, Scalar, declare, select
 from rudagraph.build.cuda_emit import SHARED_SPACE, raw_assembly
 
 _i32 = ir.IntType(32)
@@ -86,25 +86,74 @@ def fold_threads(
     values: Sequence[Scalar], fold: Fold, threads: int, turn: Scalar | None
 ) -> list[Scalar]:
     """Totals over groups of `threads` neighbours; over the block where that is more than a warp."""
-    totals = [fold_warp(value, fold, min(threads, WARP)) for value in values]
+    pairs = [tuple(values[first : first + 2]) for first in range(0, len(values), 2)]
     warps = threads // WARP
     if warps <= 1:
-        return totals
+        return [total for pair in pairs for total in _fold_warp_pair(pair, fold, threads)]
     builder = values[0].builder
     thread = register(builder, "tid.x")
-    lane, warp = thread & (WARP - 1), thread.instruction("bitcast", U32) >> 5
-    warp = warp.instruction("bitcast", I32)
-    buffers = [_shared(total, warps * (1 if turn is None else 2)) for total in totals]
+    lane = thread & (WARP - 1)
+    warp = Scalar(builder, builder.lshr(thread.value, _i32(5)), I32)
     base = warp.constant(0) if turn is None else (_low(turn) & 1) * warps
-    with builder.if_then(lane.equals(0).value):
-        for total, buffer in zip(totals, buffers, strict=True):
-            builder.store(_stored(total), _slot(builder, buffer, base + warp))
+    buffers = []
+    for pair in pairs:
+        # One value's warp totals after the other's; a pair's halves of a warp hold one each.
+        partial, count = _halve(pair, fold, WARP), len(pair)
+        size = warps * (1 if turn is None else 2)
+        buffer = _shared(partial, size * count)
+        first_lanes = WARP // count - 1
+        with builder.if_then((lane & first_lanes).equals(0).value):
+            place = base + warp
+            if count == 2:
+                place = place + _half_of(lane) * size
+            builder.store(_stored(partial), _slot(builder, buffer, place))
+        buffers.append((buffer, size, count, partial.kind))
     barrier(builder)
-    results = []
-    for total, buffer in zip(totals, buffers, strict=True):
-        value = builder.load(_slot(builder, buffer, base + (lane & (warps - 1))))
-        results.append(fold_warp(_loaded(builder, value, total.kind), fold, warps))
+    results: list[Scalar] = []
+    for buffer, size, count, kind in buffers:
+        width = WARP // count
+        place = base + (lane & (min(warps, width) - 1))
+        if count == 2:
+            place = place + _half_of(lane) * size
+        total = _loaded(builder, builder.load(_slot(builder, buffer, place)), kind)
+        if warps > width:
+            other = builder.load(_slot(builder, buffer, place + width))
+            total = fold.combine(total, _loaded(builder, other, kind))
+        total = fold_warp(total, fold, min(warps, width))
+        results += [total] if count == 1 else _exchange_halves(total, WARP)
     return results
+
+
+def _halve(pair: tuple[Scalar, ...], fold: Fold, width: int) -> Scalar:
+    """Totals over `width` lanes: of the first value in the lower half, of the second in the upper.
+
+    Two values take one shuffle more than one value takes, not twice as many.
+    """
+    if len(pair) == 1:
+        return fold_warp(pair[0], fold, width)
+    first, second = pair
+    is_low = (register(first.builder, "tid.x") & (width // 2)).equals(0)
+    received = _exchange(select(is_low, second, first), width // 2)
+    kept = fold.combine(select(is_low, first, second), received)
+    return fold_warp(kept, fold, width // 2)
+
+
+def _fold_warp_pair(pair: tuple[Scalar, ...], fold: Fold, width: int) -> list[Scalar]:
+    if len(pair) == 1 or width == 1:
+        return [fold_warp(value, fold, width) for value in pair]
+    return _exchange_halves(_halve(pair, fold, width), width)
+
+
+def _exchange_halves(total: Scalar, width: int) -> list[Scalar]:
+    """Both totals in every lane."""
+    is_low = (register(total.builder, "tid.x") & (width // 2)).equals(0)
+    other = _exchange(total, width // 2)
+    return [select(is_low, total, other), select(is_low, other, total)]
+
+
+def _half_of(lane: Scalar) -> Scalar:
+    """0 in the lower half of a warp, 1 in the upper."""
+    return Scalar(lane.builder, lane.builder.lshr(lane.value, _i32(4)), I32)
 
 
 def fold_warps(value: Scalar, fold: Fold, threads: int) -> Scalar:

@@ -15,9 +15,10 @@ from llvmlite import ir
 from rudagraph.build import cuda_memory as memory
 from rudagraph.build.cpu_emit import I64, U32, VOID, Scalar
 from rudagraph.build.cuda_emit import SHARED_SPACE, Intrinsic, pack, raw_assembly
+from rudagraph.build.cuda_functions import Argument, Functions, number_of, tile_type, when
 from rudagraph.build.cuda_memory import STORAGES, Storage
 from rudagraph.build.cuda_reduce import register
-from rudagraph.build.cuda_tile import Argument, Functions, Tile, number_of, tile_type, when
+from rudagraph.build.cuda_tile import Tile
 
 _i8, _i32, _i64 = (ir.IntType(bits) for bits in (8, 32, 64))
 _PIECE = 16
@@ -57,7 +58,7 @@ class Ring(Functions):
 
                 when(builder, place.exists, copy)
 
-        return self._function(name, "slot operand pointer offset", VOID.numba, emit)
+        return self.function(name, "slot operand pointer offset", VOID.numba, emit)
 
     def _make_load_words(self, name: str, type_name: str) -> Intrinsic:
         """`load_words_bf16(slot, operand)`: what has arrived."""
@@ -78,7 +79,7 @@ class Ring(Functions):
                         result.append(Scalar(builder, builder.extract_value(value, lane), U32))
             return pack(builder, result)
 
-        return self._function(name, "slot operand", tile_type(U32, words), emit)
+        return self.function(name, "slot operand", tile_type(U32, words), emit)
 
     def _make_commit(self, name: str) -> Intrinsic:
         """Close the group of copies begun since the last one."""
@@ -91,7 +92,7 @@ class Ring(Functions):
         def emit(builder: Any) -> None:
             raw_assembly(builder, text, "~{memory}", VOID.llvm, [], True)
 
-        return self._function(name, "", VOID.numba, emit)
+        return self.function(name, "", VOID.numba, emit)
 
     # -- places: pieces of all threads side by side, so that neighbours use different banks
 

@@ -1,14 +1,17 @@
 """The loop shape of long rows on CUDA: a block goes over its row part by part, once a pass.
 
-    for part in range(4):
+    for part in range(3):
         start = part * 32768
-        x = tile.load_bf16(x_pointer, at, start)
-        maximum_part = …                                   each thread's own
+        x = tile.load_bf16(x_pointer, at + start)
+        max_part = …                                   each thread's own
+    x_words = last.load_words_bf16(x_pointer, at + 98304)
+    …
     max = tile.across_max(max_part)
 
 Input: the stages of a body whose row does not fit registers. Output: lines of its kernel. Every
-other pass goes backwards: it begins with what the pass before read last, which L2 still holds.
-A softmax's maximum and sum take one pass together: the sum is scaled when the maximum grows.
+other pass goes backwards: it begins with what the pass before read last. The last parts of a row
+stay in registers, and L2 holds some of those before. A softmax's maximum and sum take one pass
+together: the sum is scaled when the maximum grows.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rudagraph.codegen.cuda_launch import RowShape
+from rudagraph.codegen.cuda_launch import MOST_HELD_WORDS, RowShape
 from rudagraph.codegen.cuda_rows import TileKernel
 from rudagraph.codegen.cuda_sums import Totals
 from rudagraph.codegen.cuda_writer import FOLD_NAMES
@@ -68,7 +71,7 @@ def _pair(stages: Stages, current: Pass, following: Pass) -> Online | None:
     x, largest = difference.inputs
     for op in current.folds:
         same = op.opcode == "amax" and op.result == largest and op.inputs[0] == x
-        if same and x.type.dtype is DType.F32:
+        if same and x.type.dtype.compute is DType.F32:
             return Online(op, exponential, total)
     return None
 
@@ -83,6 +86,8 @@ class LongKernel(TileKernel):
         self.online = find_online(stages)
         self.totals = Totals(self, partials or {})
         self.start = ""
+        self._number: int | None = None  # of the part, where it is one that registers hold
+        self._words: dict[tuple[Value, int | None], str] = {}
 
     def write(self) -> None:
         self.declare_operands()
@@ -97,11 +102,25 @@ class LongKernel(TileKernel):
         self.totals.finish_rows(row)
 
     def setup(self) -> str:
-        return super().setup().removesuffix(")") + ", parts=True)"
+        """A tile for whole parts, and one for what is left of the row."""
+        shape, rest = self.shape, self.nest.inner - (self.parts - 1) * self.part
+        chunks = -(-rest // (shape.threads * shape.vector))
+
+        def tile(length: int, chunks: int) -> str:
+            return (
+                f"Tile(length={length}, vector={shape.vector}, chunks={chunks},"
+                f" threads={shape.threads}, extent={self.nest.rows})"
+            )
+
+        return f"tile = {tile(self.part, shape.chunks)}\nlast = {tile(rest, chunks)}"
 
     @property
     def part(self) -> int:
         return self.shape.threads * self.shape.vector * self.shape.chunks
+
+    @property
+    def parts(self) -> int:
+        return -(-self.nest.inner // self.part)
 
     def passes(self, in_turn: str = "") -> None:
         backwards = False
@@ -118,12 +137,9 @@ class LongKernel(TileKernel):
         folds = [op for op in current.folds if online is None or op is not online.largest]
         own = {op.result: self._start_fold(op) for op in folds}
         pair = self._start_online(online) if online is not None else ("", "")
-        parts = -(-self.nest.inner // self.part)
-        part = self.names.fresh("part")
-        self.start = self.names.fresh("start")
-        with self.lines.block(f"for {part} in range({parts}):"):
-            index = f"({parts - 1} - {part})" if backwards else part
-            self.lines.add(f"{self.start} = {index} * {self.part}")
+        held = range(max(self.parts - self._held_parts(), 0), self.parts)
+
+        def work() -> None:
             self.elements(current)
             self.store_elements(current)
             self.totals.add_elements(current)
@@ -132,12 +148,54 @@ class LongKernel(TileKernel):
                 self.lines.add(f"{total} = {fold(op).function}({total}, {part_total})")
             if online is not None:
                 self._add_online(online, *pair)
+
+        def loop() -> None:
+            if not held.start:
+                return
+            part, self.start = self.names.fresh("part"), self.names.fresh("start")
+            self.lanes, self._number = "tile", None
+            with self.lines.block(f"for {part} in range({held.start}):"):
+                index = f"({held.start - 1} - {part})" if backwards else part
+                self.lines.add(f"{self.start} = {index} * {self.part}")
+                work()
+
+        if not backwards:
+            loop()
+        for number in reversed(held) if backwards else held:
+            self.lanes = "last" if number == self.parts - 1 else "tile"
+            self.start, self._number = str(number * self.part), number
+            work()
+        if backwards:
+            loop()
+        self.lanes = "tile"
         for op in folds:
             total = own[op.result]
             self.lines.add(f"{total} = tile.across_{FOLD_NAMES[op.opcode]}({total})")
             self.finish_fold(op, total)
         if online is not None:
             self._finish_online(online, *pair)
+
+    def _held_parts(self) -> int:
+        """How many parts registers hold, over all that later passes take again."""
+        words = sum(value.type.dtype.size / 4 for value in self._taken_again())
+        if not words:
+            return 1
+        each = self.shape.vector * self.shape.chunks * words
+        return max(1, int(MOST_HELD_WORDS // each))
+
+    def _taken_again(self) -> list[Value]:
+        counts: dict[Value, int] = {}
+        for at, current in enumerate(self.stages.passes):
+            for value, source in current.sources.items():
+                if source in (Source.OPERAND, Source.STORED) and at - 1 not in self.online:
+                    counts[value] = counts.get(value, 0) + 1
+        stored = set(self.stages.results)
+        return [value for value, count in counts.items() if count > 1 or value in stored]
+
+    def offset(self, access: str) -> str:
+        base, step = self.index.base(access), self.nest.inner_stride(access)
+        start = self.start if step == 1 else f"{self.start} * {step}"
+        return start if base == "0" else f"{base} + {start}"
 
     def _start_fold(self, op: Op) -> str:
         name = self.names.fresh(f"{op.result.name}_part")
@@ -156,11 +214,11 @@ class LongKernel(TileKernel):
         x = self.register[online.largest.inputs[0]]
         new, base = self.names.fresh("larger"), self.names.fresh("base")
         self.lines.add(
-            f"{new} = maximum({largest}, tile.within_max({x}, {self.start}))",
+            f"{new} = maximum({largest}, {self.lanes}.within_max({x}))",
             # A thread that has met nothing but -infinity must not compute infinity - infinity.
             f"{base} = where(eq({new}, float32(-infinity)), float32(0.0), {new})",
             f"{total} = mul({total}, exp_coarse(sub({largest}, {base})))",
-            f"{total} = add({total}, tile.within_sum(exp_coarse(sub({x}, {base})), {self.start}))",
+            f"{total} = add({total}, {self.lanes}.within_sum(exp_difference({x}, {base})))",
             f"{largest} = {new}",
         )
 
@@ -178,11 +236,30 @@ class LongKernel(TileKernel):
     # -- elements of a part
 
     def take_operand(self, value: Value) -> None:
-        self.assign(value, self.load_text(value.name, value.type.dtype))
+        self._take(value, value.name)
 
     def take_stored(self, value: Value) -> None:
-        access = result_access(self.stages.results.index(value))
-        self.assign(value, self.load_text(access, value.type.dtype))
+        self._take(value, result_access(self.stages.results.index(value)))
+
+    def _take(self, value: Value, access: str) -> None:
+        """An element value of this part: from registers where they hold it, else from memory."""
+        dtype, known = value.type.dtype, self._words.get((value, self._number))
+        if known is not None:
+            self.assign(value, f"{self.lanes}.unpack_again_{dtype}({known})")
+            return
+        is_held = self._number is not None and self.nest.inner_stride(access) == 1
+        if not is_held or value not in self._taken_again():
+            self.assign(value, self.load_text(access, dtype))
+            return
+        words = self._hold(value)
+        pointer, at = self.pointer[access], self.offset(access)
+        self.lines.add(f"{words} = {self.lanes}.load_words_{dtype}({pointer}, {at})")
+        self.assign(value, f"{self.lanes}.unpack_{dtype}({words})")
+
+    def _hold(self, value: Value) -> str:
+        name = self.names.fresh(f"{value.name}_words")
+        self._words[value, self._number] = name
+        return name
 
     def elements(self, current: Pass) -> None:
         for value in self.ordered(current):
@@ -197,29 +274,13 @@ class LongKernel(TileKernel):
     def store_elements(self, current: Pass) -> None:
         for index in current.stores:
             value, access = self.stages.results[index], result_access(index)
-            self.lines.add(self.store_text(access, value))
-
-    def within_text(self, op: Op) -> str:
-        return self._in_part(super().within_text(op))
-
-    def load_text(self, access: str, dtype: DType) -> str:
-        return self._in_part(super().load_text(access, dtype))
-
-    def store_text(self, access: str, value: Value) -> str:
-        return self._in_part(super().store_text(access, value))
-
-    def positions(self, value: Value) -> str:
-        text = super().positions(value)
-        return text.replace("tile.positions()", f"tile.positions({self.start})")
-
-    def random_words(self, op: Op) -> str:
-        text = super().random_words(op)
-        return self._in_part(text) if text.startswith("tile.") else text
-
-    def _special(self, op: Op) -> str:
-        text = super()._special(op)
-        return self._in_part(text) if text.startswith("tile.") else text
-
-    def _in_part(self, text: str) -> str:
-        """The call with the start of the part as its last argument."""
-        return f"{text.removesuffix(')')}, {self.start})"
+            later = self.stages.passes[self.stages.passes.index(current) + 1 :]
+            wanted = any(each.sources.get(value) is Source.STORED for each in later)
+            plain = self.nest.inner_stride(access) == 1 and value in current.sources
+            if self._number is None or not (wanted and plain):
+                self.lines.add(self.store_text(access, value))
+                continue
+            dtype, words = value.type.dtype, self._hold(value)
+            self.lines.add(f"{words} = {self.lanes}.pack_{dtype}({self.register[value]})")
+            pointer, at = self.pointer[access], self.offset(access)
+            self.lines.add(f"{self.lanes}.store_words_{dtype}({pointer}, {at}, {words})")

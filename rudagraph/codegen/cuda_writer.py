@@ -25,7 +25,8 @@ from rudagraph.schedule.lowered import KernelArgument
 CUDA_PREAMBLE = "from rudagraph.build.cuda_language import *"
 CUDA_RESERVED = RESERVED | frozenset(
     "tile vector ring block Tile Vector Ring Block thread_index block_index block_count synchronise"
-    " random_u16 random_u32 kernel exp_coarse reciprocal_coarse report_index".split()
+    " random_u16 random_u32 kernel last exp_coarse exp_difference reciprocal_coarse"
+    " report_index".split()
 )
 # Types of which LLVM would keep the wide form alive between passes: see cuda_memory.unpack_words.
 _PACKED = (*ROUNDED, DType.I8, DType.U8, DType.B8, DType.I16)
