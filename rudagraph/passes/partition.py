@@ -8,8 +8,9 @@
     output gradient "w" = %d                      %d = matmul(permute(%y), %t)
 
 Forward is what results and updates need; backward is what gradients need beyond the saved values.
-Which values are saved is the policy's choice (recompute.py); here only the mechanics. Inputs of the
-step are read again by backward, but one that forward overwrites is copied first.
+Which values are saved is the policy's choice (recompute.py); here only the mechanics. A residual
+among the joint graph's outputs is no choice: a pass has said that forward makes and keeps it.
+Inputs of the step are read again by backward, but one that forward overwrites is copied first.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def partition(joint: Graph, saved: frozenset[Value] | None = None) -> tuple[Grap
     view = JointView(joint)
     if saved is None:
         saved = choose_saved(joint)
+    saved |= view.pinned
     kept = _Kept(joint, view, saved)
     read = kept.read_by(port.value for port in gradients)
     copies = {value: kept.copy_of[value] for value in kept.copy_of if value in read}

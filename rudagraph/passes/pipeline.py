@@ -15,6 +15,7 @@ from rudagraph.passes.accumulate import accumulate
 from rudagraph.passes.expand import expand
 from rudagraph.passes.fuse import fuse
 from rudagraph.passes.hoist_permutes import hoist_permutes
+from rudagraph.passes.linear_cross_entropy import linear_cross_entropy
 from rudagraph.passes.materialise import materialise
 from rudagraph.passes.move_views import move_views
 from rudagraph.passes.own_outputs import own_outputs
@@ -29,6 +30,8 @@ Record = Callable[[str, Graph], object]
 JOINT_PASSES: tuple[Pass, ...] = (
     # First: what follows matches patterns, and there are fewer shapes of a pattern afterwards.
     simplify,
+    # Before expansion: a loss is one op here, and its product beside it.
+    linear_cross_entropy,
     # Before the cut: saved values are chosen among primitives, not inside composites.
     expand,
     # Composites and backward formulas reduce as PyTorch does; kernels know three forms.

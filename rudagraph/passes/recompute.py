@@ -53,10 +53,13 @@ class JointView:
     producers: dict[Value, Op] = field(init=False)
     backward: set[Value] = field(init=False)  # tangents and what depends on them
     asked: list[Value] = field(init=False)  # forward values that backward reads, in order
+    pinned: frozenset[Value] = field(init=False)  # saved whatever the price
 
     def __post_init__(self) -> None:
         joint = self.joint
         self.producers = joint.producers()
+        residuals = (port.value for port in joint.outputs if port.role is Role.RESIDUAL)
+        self.pinned = frozenset(residuals)
         self.backward = {port.value for port in joint.inputs if port.role is Role.TANGENT}
         needed = self.needed_for(Role.GRADIENT)
         asked: dict[Value, None] = {}
@@ -99,6 +102,7 @@ def choose_saved(joint: Graph, policy: RecomputePolicy = POLICIES["cpu"]) -> fro
     chooser = _Chooser(JointView(joint), policy)
     asked = chooser.asked_in_memory()
     forced = {value for value in asked if chooser.repeat_price(value) >= UNCUTTABLE}
+    forced |= chooser.view.pinned
     edges = list(chooser.network(chooser.free_inputs | forced, asked))
     if not edges:
         return frozenset(forced)
@@ -131,7 +135,7 @@ class _Chooser:
             for op in view.joint.ops
             if has(op, Tag.EXPENSIVE) and op.opcode.endswith("_backward") and op.inputs
         }
-        needed = view.needed_for(Role.RESULT, Role.UPDATE)
+        needed = view.needed_for(Role.RESULT, Role.UPDATE, Role.RESIDUAL)
         self.in_forward = {
             value
             for op in view.joint.ops
