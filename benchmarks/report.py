@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-
 _PACKAGES = "rudagraph torch numba numba-cuda llvmlite transformers liger-kernel".split()
 
 

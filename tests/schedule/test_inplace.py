@@ -23,7 +23,7 @@ def only_library(*_):
     return None
 
 
-def unary_kernels(op, operand_strides, result_strides, shared):
+def unary_kernels(op, operand_strides, result_strides, shared, offsets):
     if op.opcode in ("matmul", "addmm"):
         return None
     pointers = (KernelArgument("operand", 0), KernelArgument("result", 0))

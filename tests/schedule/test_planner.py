@@ -38,7 +38,7 @@ def source(name):
     return KernelSource(name, f"# {name}", ("x", "y"), 8, 1)
 
 
-def pointwise(op, operand_strides, result_strides, shared):
+def pointwise(op, operand_strides, result_strides, shared, offsets):
     """A stand-in generator: kernels for everything but products, in place where it may."""
     if op.opcode == "matmul":
         return None
