@@ -13,6 +13,7 @@ from pathlib import Path
 from rudagraph.ir.graph import Graph
 from rudagraph.ir.text import print_graph
 from rudagraph.options import environment
+from rudagraph.passes.notes import note
 from rudagraph.schedule.kernel import KernelSource
 from rudagraph.schedule.plan import Plan
 from rudagraph.schedule.print_plan import print_plan
@@ -35,7 +36,13 @@ class StageRecorder:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        return tuple(Stage(name, graph.name, print_graph(graph)) for name, graph in self._graphs)
+        before: dict[str, Graph] = {}
+        stages = []
+        for name, graph in self._graphs:
+            said = note(name, before.get(graph.name, graph), graph)
+            before[graph.name] = graph
+            stages.append(Stage(name, graph.name, print_graph(graph), said))
+        return tuple(stages)
 
     def dump(self, plan: Plan, sources: Sequence[KernelSource]) -> None:
         """Write all stages where RUDAGRAPH_DUMP says; nothing when it is unset."""

@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "artifact": _BASE | {"ir", "schedule"},
     "runtime": _COMPILED,
     "measure": set[str](),
-    "stages": _COMPILED,
+    "stages": _COMPILED | {"passes"},
     "budget": _COMPILER - {"runtime", "build"},
     "target": _COMPILER - {"runtime"},
     "compiler": _COMPILER | {"stages", "target", "budget"},

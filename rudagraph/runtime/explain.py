@@ -43,7 +43,7 @@ class MemoryReport:
 def explain_program(program: Program, title: str) -> str:
     """Everything a person asks about one signature."""
     plan = program.plan
-    lines = [f"signature {title}"]
+    lines = [f"signature {title}", *_notes(program)]
     for entry in (plan.forward, plan.backward):
         if entry is not None:
             lines += _entry(entry)
@@ -55,6 +55,15 @@ def explain_program(program: Program, title: str) -> str:
         f"memory beyond the weights: peak {size(plan.peak_bytes)}, arena {size(plan.arena_bytes)}"
     )
     return "\n".join(lines)
+
+
+def _notes(program: Program) -> list[str]:
+    """What each pass did, where it did something."""
+    said = [stage for stage in program.stages if stage.note]
+    if not said:
+        return []
+    width = max(len(stage.name) for stage in said)
+    return ["passes:", *(f"  {s.entry:<8}  {s.name:<{width}}  {s.note}" for s in said)]
 
 
 def _entry(entry: Entry) -> list[str]:

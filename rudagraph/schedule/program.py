@@ -25,6 +25,7 @@ class Stage:
     name: str  # "capture", "simplify", … in the order they ran; the last is what was planned
     entry: str  # "joint", "forward" or "backward"
     text: str
+    note: str = ""  # what this part did, in a line; nothing where it changed nothing
 
 
 @dataclass(frozen=True)
