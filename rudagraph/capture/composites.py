@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rudagraph.capture import operators
+from rudagraph.capture.batch_norms import BATCH_NORMS
 from rudagraph.capture.dropouts import DROPOUTS, Streams, dropped
 from rudagraph.errors import UnsupportedError
 
@@ -207,6 +208,7 @@ REPLACEMENTS: dict[Callable[..., Any], Replacement] = {
     torch.autograd.backward: _refuse_second_order,
     torch.autograd.grad: _refuse_second_order,
     **DROPOUTS,
+    **BATCH_NORMS,
 }
 
 # Replacements whose inner calls are replaced in turn.

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 _WHOLE_PACKETS = (
     "silu silu_backward gelu_backward sigmoid_backward tanh_backward "
     "_softmax_backward_data _log_softmax_backward_data embedding_dense_backward "
-    "native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward "
+    "native_batch_norm_backward "
     "select_backward slice_backward unfold_backward diagonal_backward "
     "index_add index_copy index_fill _unsafe_index _unsafe_index_put _unsafe_masked_index "
     "_unsafe_masked_index_put_accumulate "

@@ -16,10 +16,14 @@ from rudagraph.capture.table import arguments
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.graph import Attribute, Hole, Value
 from rudagraph.ir.torch_types import from_torch_dtype, type_of
+from rudagraph.ir.types import DType
 
 
-def lower_library(low: Lowering, node: fx.Node) -> Result:
-    """A library op; several results come as a tuple in the places the trace has them."""
+def lower_library(low: Lowering, node: fx.Node, wide: DType | None = None) -> Result:
+    """A library op; several results come as a tuple in the places the trace has them.
+
+    With `wide` every floating operand is cast to it, and floating results are of that type.
+    """
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         raise UnsupportedError(
@@ -37,17 +41,11 @@ def lower_library(low: Lowering, node: fx.Node) -> Result:
         (name, _template(low, argument, operands)) for name, argument in sorted(node.kwargs.items())
     )
     keywords = tuple((name, value) for name, value in keywords if value is not None)
-    outputs = node.meta["val"]
-    flat = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
-    wanted = arguments(node).get("output_mask")
-    if wanted is not None:  # what is not asked for is left out when the op really runs
-        flat = [tensor if asked else None for tensor, asked in zip(flat, wanted, strict=True)]
-    if any(tensor is not None and tensor.layout is not torch.strided for tensor in flat):
-        raise UnsupportedError(
-            f"{target} gives a sparse tensor, which a step cannot hold",
-            hint="use dense tensors, or leave this part out of the step",
-        )
+    flat = _results(node)
     types = tuple(type_of(tensor) for tensor in flat if tensor is not None)
+    if wide is not None:
+        operands = [_widened(low, operand, wide) for operand in operands]
+        types = tuple(t.with_dtype(wide) if t.dtype.is_floating else t for t in types)
     if not types:
         raise UnsupportedError(f"{target} returns no tensor, so a step cannot hold it")
     results = iter(
@@ -61,9 +59,28 @@ def lower_library(low: Lowering, node: fx.Node) -> Result:
             keywords=keywords or None,
         )
     )
-    if not isinstance(outputs, (tuple, list)):
+    if not isinstance(node.meta["val"], (tuple, list)):
         return next(results)
     return tuple(None if tensor is None else next(results) for tensor in flat)  # type: ignore[misc]
+
+
+def _results(node: fx.Node) -> list[Any]:
+    """The traced results in order, None for those that the op leaves out."""
+    outputs = node.meta["val"]
+    flat = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+    wanted = arguments(node).get("output_mask")
+    if wanted is not None:  # what is not asked for is left out when the op really runs
+        flat = [tensor if asked else None for tensor, asked in zip(flat, wanted, strict=True)]
+    if any(tensor is not None and tensor.layout is not torch.strided for tensor in flat):
+        raise UnsupportedError(
+            f"{node.target} gives a sparse tensor, which a step cannot hold",
+            hint="use dense tensors, or leave this part out of the step",
+        )
+    return flat
+
+
+def _widened(low: Lowering, operand: Value, wide: DType) -> Value:
+    return low.cast(operand, wide) if operand.type.dtype.is_floating else operand
 
 
 def _template(low: Lowering, argument: Any, operands: list[Value]) -> Attribute:

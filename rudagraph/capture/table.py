@@ -18,6 +18,9 @@ Node = Any
 Row = Callable[[Lowering, Node], Result]
 ROWS: dict[Any, Row] = {}
 
+# Ops whose rows may give some results in another floating dtype than the trace says.
+WIDENED: set[Any] = set()
+
 
 def row(*targets: Any) -> Callable[[Row], Row]:
     """Register a function as the row of these ops."""

@@ -101,6 +101,7 @@ def eager(
 ) -> Step:
     """The same step by PyTorch on a copy of the module: the sum of all results backward."""
     twin = copy.deepcopy(model)
+    given = arguments(model, args, kwargs or {})
     args, kwargs = copy.deepcopy((args, kwargs or {}))
     step = Step({}, {}, {})
     output = keep(twin(*args, **kwargs))
@@ -115,6 +116,8 @@ def eager(
     for path, leaf in arguments(twin, args, kwargs).items():
         if leaf.is_leaf and leaf.grad is not None:
             step.gradients[f"argument:{path}"] = leaf.grad
+        if not torch.equal(leaf.nan_to_num(), given[path].nan_to_num()):
+            step.updates[f"argument:{path}"] = leaf
     for name, buffer in twin.named_buffers():
         if not torch.equal(buffer, find(model, name)):
             step.updates[f"buffer:{name}"] = buffer
