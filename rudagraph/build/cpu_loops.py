@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# Vectors a long sum is added up in.
-SUM_VECTORS = 4
+# Vectors a long sum is added up in. Four spill where AVX2's sixteen registers hold two sums and two
+# rows of column sums (LayerNorm backward 0.60 ms, with two 0.35); softmax and loss lose 5 % by two.
+SUM_VECTORS = 2
 
 _REQUEST = re.compile(r"^(INTERLEAVE|LENGTH) = (\d+)$", re.MULTILINE)
 _LABEL = re.compile(r'^"?([\w.$]+)"?:')
