@@ -14,6 +14,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from numba.core.compiler_lock import global_compiler_lock
 
+from rudagraph.build.cpu_libm import with_vector_forms
 from rudagraph.build.cpu_loops import requested, with_loop_hints
 from rudagraph.build.cpu_lower import lower
 from rudagraph.build.cpu_target import entry_name, host_cpu, machine_code
@@ -64,7 +65,7 @@ def optimised_module(source: KernelSource) -> Any:
     text, function = lower(source)
     register_bytes = 64 if "+avx512f" in host_cpu().features.split(",") else 32
     text = with_loop_hints(text, requested(source.text), register_bytes)
-    text, argument_types = _as_internal(text, function, source)
+    text, argument_types = _as_internal(with_vector_forms(text), function, source)
     module = llvm.parse_assembly(text + _entry_text(source, argument_types))
     module.verify()
     _optimise(module)

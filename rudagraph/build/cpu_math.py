@@ -61,7 +61,7 @@ def _through_libm(name: str, arity: int = 1) -> Operation:
 
     emit = unary if arity == 1 else binary
     emit.__name__ = name
-    emit.__doc__ = f"{name} of libm's doubles: at most 0.51 ulp in f32; does not vectorise."
+    emit.__doc__ = f"{name} of libm's doubles: at most 0.51 ulp in f32; one call a lane."
     return operation(same(*_FLOATS))(emit)
 
 
