@@ -59,6 +59,7 @@ def capture(
     targets: tuple[Any, ...] = (),
 ) -> Capture:
     """Capture one step in the modes the module is in; see CompileOptions for `outputs`, `loss`."""
+    _refuse_compiled(model)
     call = Arguments(model.forward).describe(tuple(args), dict(kwargs or {}), tuple(targets))
     inputs = collect_inputs(model, zip(call.paths, call.leaves, strict=True))
     session = _Session(model, call, loss, outputs, inputs)
@@ -174,6 +175,22 @@ class _Session:
             hint="use the plain function, torch.where or scaled_dot_product_attention, "
             "or leave this part out of the step",
         )
+
+
+def _refuse_compiled(model: nn.Module) -> None:
+    """What another compiler has taken already hides its forward, and so its lines and modules."""
+    for path, module in model.named_modules():
+        # torch.compile(module) wraps the module, module.compile() leaves a mark in it.
+        wraps = type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
+        if wraps or module._compiled_call_impl is not None:
+            what = "was compiled by torch.compile"
+            hint = "give StaticGraph the plain module: what torch.compile was called on"
+        elif isinstance(module, torch.jit.ScriptModule):
+            what = "is a TorchScript module, whose Python is gone"
+            hint = "give StaticGraph the module that was scripted or traced"
+        else:
+            continue
+        raise UnsupportedError(f"{path or 'the model'} {what}", where=path or "model", hint=hint)
 
 
 def _apart(given: Any) -> tuple[object, list[int]]:

@@ -181,6 +181,7 @@ class Checker:
 
     def _watch_modules(self, model: nn.Module) -> None:
         modules = list(model.modules())
+        self._paths = [path for path, _ in model.named_modules()]
         self._tables = [module._modules for module in modules]
         self._children = [dict(table) for table in self._tables]
         self._hook_tables = [getattr(m, table) for m in modules for table in HOOK_TABLES]
@@ -215,6 +216,15 @@ class Checker:
         except KeyError:
             return False
         return fits and self._hooks_fit() and self._tensors_fit(tensors)
+
+    def replaced(self) -> list[str]:
+        """Paths of submodules that are other objects than when this was made."""
+        return [
+            f"{path}.{name}" if path else name
+            for path, table, children in zip(self._paths, self._tables, self._children, strict=True)
+            for name in {**children, **table}
+            if table.get(name) is not children.get(name)
+        ]
 
     def _hooks_fit(self) -> bool:
         if self._handles == RemovableHandle.next_id and not self._hooked:

@@ -19,13 +19,13 @@ from rudagraph.ir.torch_types import to_torch_dtype, type_of
 from rudagraph.ir.tree import Constant, Node, Reference, Spelled, TensorLeaf, Tree
 from rudagraph.runtime.arguments import DescribedCall
 from rudagraph.runtime.contract import HOOK_TABLES, attribute_tables, current_modes
+from rudagraph.runtime.structure import name_of
 from rudagraph.runtime.weights import locate
 
-ADD = (
-    "add this signature to the step with step.add(...), called as the model is; "
-    "for a smaller last batch DataLoader(drop_last=True) avoids it; "
-    "step.model(...) runs the model without the step"
-)
+_ADD = "add this signature to the step with step.add(...), called as the model is; "
+_WITHOUT = "step.model(...) runs the model without the step"
+ADD = _ADD + _WITHOUT
+ADD_SHAPE = f"{_ADD}for a smaller last batch DataLoader(drop_last=True) avoids it; {_WITHOUT}"
 COMPILE_AGAIN = "undo the change, or compile the step again"
 
 
@@ -36,6 +36,13 @@ class Difference:
     what: str
     where: str
     hint: str = ADD
+
+
+def replaced(paths: list[str]) -> Difference:
+    """Modules that are others than at compile time, and alike in all that a contract names."""
+    verb = "is another module" if len(paths) == 1 else "are other modules"
+    what = f"{', '.join(paths[:4])} {verb} than when the step was compiled"
+    return Difference(what, paths[0], COMPILE_AGAIN)
 
 
 def contract_error(differences: list[Difference]) -> ContractError:
@@ -120,6 +127,7 @@ def _leaves(call: DescribedCall, contract: Contract) -> Iterator[Difference]:
                 f"argument {path} has shape {_shape(found.shape)}, "
                 f"the step was compiled for {_shape(expected.type.shape)}",
                 where,
+                ADD_SHAPE,
             )
         if found.dtype is not expected.type.dtype:
             from_dtype = _dtype_name(expected.type.dtype)
@@ -185,6 +193,11 @@ def _modules(model: nn.Module, contract: Contract) -> Iterator[Difference]:
 
 def _module(owner: Any, table: dict[str, Any], wanted: ModuleContract) -> Iterator[Difference]:
     path = wanted.path or "model"
+    kind = name_of(type(owner))
+    if kind != wanted.type:
+        what = f"{path} is a {kind.qualname}, the step was compiled for a {wanted.type.qualname}"
+        yield Difference(what, path, COMPILE_AGAIN)
+        return
     if wanted.training is not None and owner.training != wanted.training:
         mode = {True: "train", False: "eval"}
         yield Difference(

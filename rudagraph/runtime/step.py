@@ -22,7 +22,7 @@ from rudagraph.runtime.buffers import Slots
 from rudagraph.runtime.contract import Checker
 from rudagraph.runtime.executor import Executor
 from rudagraph.runtime.explain import MemoryReport, explain_program
-from rudagraph.runtime.mismatch import contract_error, differences
+from rudagraph.runtime.mismatch import contract_error, differences, replaced
 from rudagraph.runtime.structure import builder
 from rudagraph.schedule.plan import Plan
 from rudagraph.schedule.program import Program
@@ -155,6 +155,9 @@ class Step:
         nearest = min(found, key=len)
         if nearest:
             return contract_error(nearest)
+        paths = next(filter(None, (item.checker.replaced() for item in self._signatures)), None)
+        if paths:
+            return contract_error([replaced(paths)])
         return UsageError(
             "the model or the call changed in a way that the contract does not name",
             hint="compile the step again",

@@ -182,6 +182,29 @@ def test_arguments_that_cannot_be_held(argument: Any) -> None:
     assert "x" in caught.value.where
 
 
+def _marked() -> nn.Module:
+    model = nn.Linear(3, 2)
+    model.compile(backend="eager")
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize(
+    "make,words",
+    [
+        (lambda: torch.compile(nn.Linear(3, 2), backend="eager"), "torch.compile"),
+        (_marked, "torch.compile"),
+        (lambda: torch.jit.script(nn.Linear(3, 2)), "TorchScript"),
+    ],
+    ids=["torch.compile", "module.compile", "torch.jit.script"],
+)
+def test_modules_that_another_compiler_took(make: Callable[[], nn.Module], words: str) -> None:
+    for model, where in ((make(), "model"), (nn.Sequential(nn.ReLU(), make()), "1")):
+        with pytest.raises(UnsupportedError, match=words) as caught:
+            capture(model, (torch.randn(4, 3),))
+        assert caught.value.where == where and "StaticGraph" in caught.value.hint
+
+
 def test_user_errors_stay_the_users() -> None:
     with pytest.raises(RuntimeError, match="must have same reduction dim"):
         capture(nn.Linear(3, 2), (torch.randn(4, 5),))

@@ -144,6 +144,12 @@ def test_another_argument_is_named_with_both_sides(compiled: Setup, name: str) -
     assert compiled.call().requires_grad  # and the next good call works
 
 
+def test_only_another_shape_speaks_of_the_last_batch(compiled: Setup) -> None:
+    with pytest.raises(ContractError) as raised:
+        compiled.call(scale=4.0)
+    assert "step.add" in raised.value.hint and "drop_last" not in raised.value.hint
+
+
 def _set(path: str, value: Any) -> Callable[[Net], Callable[[], None]]:
     """Sets an attribute; gives the way back."""
     owner_path, _, name = path.rpartition(".")
@@ -193,6 +199,12 @@ def _module(model: Net) -> Callable[[], None]:
     return lambda: setattr(model.block, "drop", before)
 
 
+def _alike(model: Net) -> Callable[[], None]:
+    before = model.block.drop
+    model.block.drop = nn.Dropout(before.p)
+    return lambda: setattr(model.block, "drop", before)
+
+
 def _reshape(model: Net) -> Callable[[], None]:
     before = model.head.weight.data
     model.head.weight.data = torch.ones(2, 4)
@@ -228,7 +240,8 @@ CHANGES: dict[str, tuple[Callable[[Net], Callable[[], None]], list[str]]] = {
     "forward hook": (_hook("forward"), ["block has 1 hooks, the step was compiled with 0"]),
     "forward pre hook": (_hook("forward_pre"), ["block has 1 hooks"]),
     "backward hook": (_hook("full_backward"), ["block has 1 hooks"]),
-    "module": (_module, ["block.drop"]),
+    "module": (_module, ["block.drop is a Identity, the step was compiled for a Dropout"]),
+    "module alike": (_alike, ["block.drop is another module than when the step was compiled"]),
     "another module": (_added, ["module block.extra is new"]),
     "shape": (_reshape, ["parameter head.weight is f32[2,4] (2, 4)", "(4, 4)"]),
     "dtype": (_double, ["parameter block.linear.weight is f64[4,4]", "f32[4,4]"]),
