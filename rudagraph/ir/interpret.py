@@ -126,12 +126,11 @@ def _library(op: Op, operands: tuple[Loaded, ...], context: Context) -> Results:
     if not isinstance(keywords, tuple):
         raise _mismatch(op, f"has keywords {keywords!r}, not a list of pairs")
     named = dict(_pair(op, item) for item in keywords)
-    result = library_function(str(op["target"]))(
-        *fill(op.get("arguments", ())), **{name: fill(value) for name, value in named.items()}
-    )
-    given = result if isinstance(result, (tuple, list)) else (result,)
-    flat = [item for part in given for item in (part if isinstance(part, list) else [part])]
-    tensors = tuple(item for item in flat if item is not None)
+    function = library_function(str(op["target"]))
+    positional = fill(op.get("arguments", ()))
+    filled = {name: fill(value) for name, value in named.items()}
+    mask = output_mask(function, positional, filled)
+    tensors = library_results(function(*positional, **filled), mask)
     if context.precision is None:
         for value, tensor in zip(op.results, tensors, strict=False):
             if tensor.dtype != context.storage(value.type.dtype):
@@ -153,6 +152,26 @@ def library_function(target: str) -> Callable[..., Any]:
         if function is None:
             raise VerifyError(f"PyTorch {torch.__version__} has no operator {target}")
     return function  # type: ignore[no-any-return]
+
+
+def output_mask(
+    function: Callable[..., Any], positional: Any, keywords: dict[str, Any]
+) -> tuple[bool, ...] | None:
+    """Which results this call asks for; None where the operator does not let one choose."""
+    for place, argument in enumerate(function._schema.arguments):  # type: ignore[attr-defined]
+        if argument.name == "output_mask":
+            mask = positional[place] if place < len(positional) else keywords.get(argument.name)
+            return None if mask is None else tuple(mask)
+    return None
+
+
+def library_results(result: Any, mask: tuple[bool, ...] | None) -> tuple[torch.Tensor, ...]:
+    """The tensors that a call gives and was asked for; some operators give others as well."""
+    given = result if isinstance(result, (tuple, list)) else (result,)
+    flat = [item for part in given for item in (part if isinstance(part, list) else [part])]
+    if mask is not None:
+        flat = [item for item, asked in zip(flat, mask, strict=True) if asked]
+    return tuple(item for item in flat if item is not None)
 
 
 Semantics = Callable[[Op, tuple[Loaded, ...], Context], Results]

@@ -14,7 +14,7 @@ import torch
 
 from rudagraph.errors import VerifyError
 from rudagraph.ir.graph import Attribute, Hole, Op, Value
-from rudagraph.ir.interpret import evaluate, library_function
+from rudagraph.ir.interpret import evaluate, library_function, library_results, output_mask
 from rudagraph.ir.semantics import Context
 from rudagraph.ir.torch_types import to_torch_dtype
 from rudagraph.ir.types import DType
@@ -42,6 +42,9 @@ def _copy(launch: Launch) -> Writer:
 def _matmul(launch: Launch) -> Writer:
     rank = _operand_rank(launch, 0)
     mm, bmm = torch.mm, torch.bmm
+    if attribute(launch, "dtype") is not None:
+        dtype = to_torch_dtype(launch.results[0].type.dtype)
+        return lambda out, left, right: mm(left, right, dtype, out=out)
     if rank == 2:
         return lambda out, left, right: mm(left, right, out=out)
     if rank == 3:
@@ -57,6 +60,9 @@ def _matmul(launch: Launch) -> Writer:
 
 def _addmm(launch: Launch) -> Writer:
     addmm = torch.addmm
+    if attribute(launch, "dtype") is not None:
+        dtype = to_torch_dtype(launch.results[0].type.dtype)
+        return lambda out, first, left, right: addmm(first, left, right, dtype, out=out)
     if launch.arguments[0] == launch.results[0]:  # the plan lets them share memory
         return lambda out, _, left, right: out.addmm_(left, right)
     return lambda out, first, left, right: addmm(first, left, right, out=out)
@@ -193,10 +199,11 @@ def _embedding_backward(launch: Launch, device: Device) -> Maker:
 
 def _library(launch: Launch, device: Device) -> Maker:
     function = library_function(str(attribute(launch, "target")))
-    arguments = [_template(item) for item in attribute(launch, "arguments", ())]
-    keywords = {
-        name: _template(value) for name, value in cast(Any, attribute(launch, "keywords", ()))
-    }
+    given = cast(Any, attribute(launch, "arguments", ()))
+    named = dict(cast(Any, attribute(launch, "keywords", ())) or ())
+    arguments = [_template(item) for item in given]
+    keywords = {name: _template(value) for name, value in named.items()}
+    mask = output_mask(function, given, named)
 
     def run(*operands: Any) -> tuple[Tensor, ...]:
         result = function(
@@ -205,8 +212,7 @@ def _library(launch: Launch, device: Device) -> Maker:
         )
         if isinstance(result, Tensor):
             return (result,)
-        flat = [item for part in result for item in (part if isinstance(part, list) else [part])]
-        return tuple(item for item in flat if item is not None)
+        return library_results(result, mask)
 
     if isinstance(device, CudaDevice) and device.deterministic:
         run = attention.reproducibly(run)
@@ -277,6 +283,8 @@ def product(launch: Launch) -> Callable[..., Tensor] | None:
 
     For a result that is returned anyway this spares an allocation from Python.
     """
+    if attribute(launch, "dtype") is not None:
+        return None
     if launch.opcode == "addmm":
         return torch.addmm
     rank = _operand_rank(launch, 0) if launch.opcode == "matmul" else 0

@@ -387,6 +387,20 @@ def test_left_out_results_of_library_ops_do_not_count() -> None:
     same(got, x)
 
 
+def test_results_that_were_not_asked_for_do_not_count() -> None:
+    x, grid = numbers(torch.float32, 1, 1, 3, 3), numbers(torch.float32, 1, 2, 2, 2, seed=1)
+    # PyTorch gives the gradient of the grid whether it is asked for or not.
+    (got,) = apply(
+        "library", torch.ones(1, 1, 2, 2), x, grid, target="aten.grid_sampler_2d_backward.default",
+        arguments=(Hole(0), Hole(1), Hole(2), 0, 0, False, (True, False)),
+        types=["f32[1,1,3,3]"],
+    )  # fmt: skip
+    x.requires_grad_()
+    torch.nn.functional.grid_sample(x, grid, align_corners=False).sum().backward()
+    assert x.grad is not None
+    same(got, x.grad)
+
+
 def test_wrong_declarations_of_library_ops_are_found() -> None:
     x = torch.zeros(2)
     for types, what in [

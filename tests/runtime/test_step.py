@@ -658,6 +658,26 @@ def test_outputs_that_were_dropped_are_not_made() -> None:
     assert len(step.plan.forward.results) == 1
 
 
+# ---- library ops
+
+
+@pytest.mark.parametrize("learned", ["image", "grid", "both"])
+def test_results_that_a_library_op_gives_unasked(learned: str) -> None:
+    class Sampler(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.image = nn.Parameter(torch.randn(1, 2, 4, 4), learned != "grid")
+            self.grid = nn.Parameter(torch.rand(1, 3, 3, 2), learned != "image")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.grid_sample(self.image * x, self.grid, align_corners=False)
+
+    model, x = Sampler(), torch.rand(1)
+    step = plain_step(model, x)
+    got = gradients(model, lambda: step(x).square().sum())
+    assert_same(got, gradients(model, lambda: model(x).square().sum()))
+
+
 # ---- what a step tells about itself
 
 
