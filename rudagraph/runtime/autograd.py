@@ -82,6 +82,8 @@ class _Step(torch.autograd.Function):
                 "backward of a step",
                 "call step.model(...) where gradients of gradients are needed",
             )
+        # Before autograd says the same of its saved tensors, but not of a step.
+        ctx.executor.refuse_freed(ctx.pending)
         with _undisturbed(ctx.executor.device.type):
             gradients = ctx.executor.backward(
                 ctx.pending, ctx.saved_tensors, tangents, _graph_is_kept()

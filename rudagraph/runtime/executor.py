@@ -267,13 +267,18 @@ class Executor:
                 pending.copies = {}
                 pending.weights = []
 
-    def _check_residuals(self, pending: Pending) -> None:
+    def refuse_freed(self, pending: Pending) -> None:
+        """Two outputs that share nothing in eager still share the one backward of a step."""
         if pending.generation == _FREED:
             raise UsageError(
                 "backward was called a second time, and the residuals of the step are freed",
-                "backward of a step",
-                "pass retain_graph=True to the first backward",
+                "backward of a step, which is one for all its outputs",
+                "call backward once, on the sum of the losses, "
+                "or pass retain_graph=True to the first backward",
             )
+
+    def _check_residuals(self, pending: Pending) -> None:
+        self.refuse_freed(pending)
         if pending.generation != pending.frame.slot.generation:
             raise UsageError(
                 "a later forward call has overwritten the residuals of this one",
