@@ -1,7 +1,9 @@
 """Python code of PyTorch that is replaced while forward is traced, and restored afterwards.
 
 Checkpointed regions run as ordinary code: what to recompute is decided later, by the compiler.
-BatchNorm's cumulative average reads its counter as a number; here it stays a tensor.
+BatchNorm's cumulative average reads its counter as a number; here it stays a tensor. Recurrent
+modules do not look where their weights lie, and cuDNN's own forms of modules are left out, so that
+the trace is the same on every device. Transformers do not look at the numbers of their masks.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import checkpoint as checkpointing
 
@@ -30,6 +33,11 @@ class _ReentrantCheckpoint:
 def _no_checkpoint(*_: Any, **__: Any) -> Iterator[None]:
     """Stands for the generator around a non-reentrant checkpoint: nothing before or after."""
     yield
+
+
+def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """What the caller said: False is always right, the mask is then used as it is."""
+    return is_causal is True
 
 
 _batch_norm_forward = _BatchNorm.forward
@@ -55,6 +63,10 @@ def _cumulative_batch_norm(module: nn.Module, input: torch.Tensor) -> torch.Tens
     return output
 
 
+def _nothing(self: nn.RNNBase) -> None:
+    """Stands for RNNBase.flatten_parameters, which asks for addresses."""
+
+
 @contextmanager
 def substituted() -> Iterator[None]:
     """With the replacements in place."""
@@ -64,10 +76,19 @@ def substituted() -> Iterator[None]:
     )
     checkpointing.CheckpointFunction = _ReentrantCheckpoint  # type: ignore[assignment, misc]
     checkpointing._checkpoint_without_reentrant_generator = _no_checkpoint
+    flatten = nn.RNNBase.flatten_parameters
+    detect = transformer._detect_is_causal_mask
+    cudnn = torch._C._get_cudnn_enabled()
     _BatchNorm.forward = _cumulative_batch_norm  # type: ignore[method-assign, assignment]
+    nn.RNNBase.flatten_parameters = _nothing  # type: ignore[method-assign]
+    transformer._detect_is_causal_mask = _is_causal
+    torch._C._set_cudnn_enabled(False)
     try:
         yield
     finally:
+        torch._C._set_cudnn_enabled(cudnn)
+        transformer._detect_is_causal_mask = detect
+        nn.RNNBase.flatten_parameters = flatten  # type: ignore[method-assign]
         checkpointing.CheckpointFunction = before[0]  # type: ignore[misc]
         checkpointing._checkpoint_without_reentrant_generator = before[1]
         _BatchNorm.forward = _batch_norm_forward  # type: ignore[method-assign]

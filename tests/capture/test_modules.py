@@ -48,6 +48,17 @@ def x(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, requires_grad=True)
 
 
+class Translator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Transformer(8, 2, 1, 1, 16, 0.0)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        mask = self.inner.generate_square_subsequent_mask(len(target))
+        output: torch.Tensor = self.inner(source, target, tgt_mask=mask)
+        return output
+
+
 def self_attention() -> nn.Module:
     class Attention(nn.Module):
         def __init__(self) -> None:
@@ -90,6 +101,11 @@ CASES: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
     "multi-head attention": lambda: (self_attention(), (x(2, 5, 8),)),
     "encoder layer": lambda: (nn.TransformerEncoderLayer(8, 2, 16, 0.0), (x(5, 2, 8),)),
     "encoder in eval": lambda: (nn.TransformerEncoderLayer(8, 2, 16).eval(), (x(5, 2, 8),)),
+    "encoder with a mask": lambda: (
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0), 1, None, False),
+        (x(5, 2, 8), nn.Transformer.generate_square_subsequent_mask(5)),
+    ),
+    "encoder and decoder": lambda: (Translator(), (x(5, 2, 8), x(3, 2, 8))),
     "group norm": lambda: (nn.GroupNorm(2, 8), (x(3, 8, 4),)),
     "instance norm": lambda: (nn.InstanceNorm1d(4, affine=True), (x(3, 4, 5),)),
     "tracking instance norm": lambda: (
