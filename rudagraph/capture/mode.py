@@ -66,6 +66,8 @@ class CaptureMode(TorchFunctionMode):
         if getattr(function, "__name__", "") not in _QUESTIONS:
             self.calls.append((function, location))
         self._note_foreign(function, args, kwargs, location)
+        if function in _TO_NUMPY and not list(_real_tensors(args[:1])):
+            raise data_dependent("Tensor.numpy()", location)
         with notes.annotate({"module": location.module, "line": location.line}):
             try:
                 return self._call(function, args, kwargs)
@@ -118,8 +120,17 @@ class CaptureMode(TorchFunctionMode):
             self.outer[id(tensor)] = tensor
 
 
+# What PyTorch calls a read of one number is nothing that stands on the user's line.
+_SPOKEN = {
+    "aten._local_scalar_dense.default": "aten._local_scalar_dense.default "
+    "(item(), tolist(), float(), print, or `if` on a tensor)",
+}
+_TO_NUMPY: tuple[Any, ...] = (torch.Tensor.numpy, torch.Tensor.__array__)
+
+
 def data_dependent(operator: str, location: Location) -> UnsupportedError:
     """The error for a value or shape that depends on the numbers in a tensor."""
+    operator = _SPOKEN.get(operator, operator)
     return UnsupportedError(
         f"{operator} needs the numbers in a tensor while the step is captured: "
         "a shape or a branch depends on data",

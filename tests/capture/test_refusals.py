@@ -88,7 +88,9 @@ def second_order(module: Any, x: torch.Tensor) -> torch.Tensor:
 
 REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], tuple[str, ...]]] = {
     "branch on data": (lambda m, x: x if x.sum() > 0 else -x, ("depends on data", "torch.where")),
-    "number of data": (lambda m, x: x * x.sum().item(), ("depends on data",)),
+    "number of data": (lambda m, x: x * x.sum().item(), ("depends on data", "item()")),
+    "numpy": (lambda m, x: x * float(x.detach().numpy().mean()), ("depends on data", "numpy()")),
+    "array": (lambda m, x: x * float(np.asarray(x.detach()).mean()), ("depends on data",)),
     "shape of data": (lambda m, x: x[x > 0], ("depends on data", "masks")),
     "nonzero": (lambda m, x: x.nonzero(), ("depends on data",)),
     "rand": (lambda m, x: x + torch.rand(3), ("random numbers", "argument")),
