@@ -34,6 +34,9 @@ class Result:
     max_ms: float | None = None
     calls: int | None = None
     target_ms: float | None = None
+    # Share of the bandwidth of a large copy that a kernel reaches, and the share that is asked for.
+    percent_of_copy: float | None = None
+    target_percent: float | None = None
     peak_bytes: int | None = None
     first_step_s: float | None = None
     # Time and peak over those of another variant, and the largest ratios that are asked for.
@@ -64,6 +67,9 @@ def print_table(title: str, results: Sequence[Result]) -> None:
         table.add_column(heading, justify="right")
     for heading in ("time / other (at most)", "peak / other (at most)"):
         table.add_column(heading)
+    shares = any(result.percent_of_copy is not None for result in results)
+    if shares:
+        table.add_column("% of copy (at least)")
     previous = ""
     for result in results:
         table.add_row(
@@ -74,6 +80,7 @@ def print_table(title: str, results: Sequence[Result]) -> None:
             _number(result.first_step_s),
             _ratios(result.ratios, result.targets),
             _ratios(result.peak_ratios, result.peak_targets),
+            *((_share(result),) if shares else ()),
         )
         previous = result.case
     console = Console(width=None if Console().is_terminal else 140)
@@ -81,6 +88,13 @@ def print_table(title: str, results: Sequence[Result]) -> None:
     for result in results:
         if result.error:
             console.print(f"[red]{result.case}, {result.variant}: {escape(result.error)}[/red]")
+
+
+def _share(result: Result) -> str:
+    if result.percent_of_copy is None:
+        return ""
+    asked = f" ({result.target_percent:.0f})" if result.target_percent is not None else ""
+    return f"{result.percent_of_copy:.1f}{asked}"
 
 
 def write_json(

@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rudagraph.build.cuda_target import capability, entry_name, launch_of, machine_code, pack
 from rudagraph.build.cuda_functions import Functions
+from rudagraph.build.cuda_target import capability, entry_name, launch_of, machine_code, pack
 from rudagraph.build.ptx import normalise
 from rudagraph.errors import BuildError
 from rudagraph.schedule.kernel import KernelSource, MachineCode

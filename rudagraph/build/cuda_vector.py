@@ -1,8 +1,8 @@
 """Vectors: neighbouring elements that a thread loads, holds in registers and stores at once.
 
-Input: an address that the text computes, a multiple of the vector's length. Output: tiles, tuples of
-that many numbers. Invariant: a 16-bit element that is held packed costs half a register; unpacking
-it gives the same bits each time.
+Input: an address that the text computes, a multiple of the vector's length. Output: tiles, tuples
+of that many numbers. Invariant: a 16-bit element that is held packed costs half a register, and
+unpacking it gives the same bits each time.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from rudagraph.codegen.cuda_flat import FlatKernel
 from rudagraph.codegen.cuda_launch import (
     FLAT_THREADS,
     SUM_CHOICES,
+    WARP,
     Loads,
     RingShape,
     RowShape,
@@ -110,12 +111,36 @@ class _Lowering:
         return self._lowered(TileKernel(self.stages, shape), launch)
 
     def _rows_with_sums(self) -> Lowered:
+        if not any(self.stages.is_column(index) for index in self.sums):
+            return self._rows_with_totals()
         plan = self._plan_rows_with_sums()
         if plan is None:
-            has_columns = any(self.stages.is_column(index) for index in self.sums)
-            return self._split() if has_columns else self._long()
+            return self._split()
         stages, shape, loads, ring = plan
         shape, groups = sum_groups(shape, self.nest.rows, self.target)
+        return self._persistent(stages, shape, groups, loads, ring)
+
+    def _rows_with_totals(self) -> Lowered:
+        """No thread keeps columns from row to row, so every row has a group of its own."""
+        words = held_words(self.stages)
+        shape = row_shape(self.nest.inner, self.vector, words)
+        if not fits(shape, words):
+            return self._long()
+        if shape.threads < WARP:  # where groups must run in step
+            shape = sum_row_shapes(self.nest.inner, self.vector)[0]
+            shape, groups = sum_groups(shape, self.nest.rows, self.target)
+        else:
+            groups = -(-self.nest.rows // shape.rows) * shape.rows
+        return self._persistent(self.stages, shape, groups, Loads.PLAIN, None)
+
+    def _persistent(
+        self,
+        stages: TileStages,
+        shape: RowShape,
+        groups: int,
+        loads: Loads,
+        ring: RingShape | None,
+    ) -> Lowered:
         partials, sizes = self._partials((groups, groups))
         by_result = _by_result(partials)
         kernel = TileSumKernel(stages, shape, groups, by_result, loads=loads, ring=ring)

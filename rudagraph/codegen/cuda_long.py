@@ -17,17 +17,19 @@ together: the sum is scaled when the maximum grows.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rudagraph.codegen.cuda_launch import MOST_HELD_WORDS, RowShape
+from rudagraph.codegen.cuda_picks import Pick, find_pick
 from rudagraph.codegen.cuda_rows import TileKernel
 from rudagraph.codegen.cuda_sums import Totals
 from rudagraph.codegen.cuda_writer import FOLD_NAMES
 from rudagraph.codegen.domain import result_access
-from rudagraph.codegen.expressions import accumulator_dtype, convert, fold, literal
+from rudagraph.codegen.expressions import accumulator_dtype, convert, fold, literal, rounded
 from rudagraph.codegen.indexing import Indexing
 from rudagraph.codegen.memory import Partial
-from rudagraph.codegen.stages import Pass, Source, Stages
+from rudagraph.codegen.scalars import needs_rounding, register_text
+from rudagraph.codegen.stages import Pass, Place, Source, Stages
 from rudagraph.ir.graph import Op, Value
 from rudagraph.ir.types import DType
 
@@ -59,9 +61,12 @@ def find_online(stages: Stages) -> dict[int, Online]:
 
 
 def _pair(stages: Stages, current: Pass, following: Pass) -> Online | None:
-    if len(following.folds) != 1 or following.sums or following.stores or following.row_ops:
+    folds = [op for op in following.folds if find_pick(stages, op) is None]
+    largest_ones = {op.result for op in current.folds}
+    waits = any(largest_ones & set(op.inputs) for op in following.row_ops)
+    if len(folds) != 1 or following.sums or following.stores or following.row_stores or waits:
         return None
-    (total,) = following.folds
+    (total,) = folds
     exponential = stages.producer.get(total.inputs[0])
     if total.opcode != "sum" or exponential is None or exponential.opcode != "exp":
         return None
@@ -88,6 +93,10 @@ class LongKernel(TileKernel):
         self.start = ""
         self._number: int | None = None  # of the part, where it is one that registers hold
         self._words: dict[tuple[Value, int | None], str] = {}
+        picks = (find_pick(stages, op) for current in stages.passes for op in current.folds)
+        self._picks = {pick.fold.result: pick for pick in picks if pick is not None}
+        self._picked: dict[tuple[Value, Value], str] = {}  # (target, operand) -> its number
+        self._early: set[Value] = set()
 
     def write(self) -> None:
         self.declare_operands()
@@ -98,6 +107,7 @@ class LongKernel(TileKernel):
         self.index.declare(self.lines, self.names, self.accesses())
         self.once()
         self.totals.start()
+        self._load_picks()
         self.passes()
         self.totals.finish_rows(row)
 
@@ -127,14 +137,22 @@ class LongKernel(TileKernel):
         for at, current in enumerate(self.stages.passes):
             self.between(current)
             self.totals.add_rows(current)
-            if not current.has_loop or at - 1 in self.online:
-                continue
-            self.need_before(current)
-            self._pass(current, backwards, self.online.get(at))
-            backwards = not backwards
+            if current.has_loop and at - 1 not in self.online:
+                self.need_before(current)
+                self._pass(current, backwards, self.online.get(at))
+                backwards = not backwards
+            for op in current.folds:
+                if op.result in self._picks:
+                    self._finish_pick(self._picks[op.result])
+
+    def between(self, current: Pass) -> None:
+        left = [op for op in current.row_ops if op.result not in self._early]
+        super().between(replace(current, row_ops=left))
 
     def _pass(self, current: Pass, backwards: bool, online: Online | None) -> None:
-        folds = [op for op in current.folds if online is None or op is not online.largest]
+        folds = [op for op in current.folds if op.result not in self._picks]
+        if online is not None:
+            folds.remove(online.largest)
         own = {op.result: self._start_fold(op) for op in folds}
         pair = self._start_online(online) if online is not None else ("", "")
         held = range(max(self.parts - self._held_parts(), 0), self.parts)
@@ -201,6 +219,63 @@ class LongKernel(TileKernel):
         name = self.names.fresh(f"{op.result.name}_part")
         self.lines.add(f"{name} = {literal(fold(op).start, accumulator_dtype(op))}")
         return name
+
+    # -- elements that the row's number picks
+
+    def _load_picks(self) -> None:
+        """Before any pass: a later one may store over what is picked."""
+        for pick in self._picks.values():
+            self._compute_early(pick.target)
+            target = f"int64({self.register[pick.target]})"
+            at = self.names.fresh("picked_at")
+            self.lines.add(f"{at} = {target} if {self._is_inside(pick)} else 0")
+            for operand in pick.operands:
+                if (pick.target, operand) in self._picked:
+                    continue
+                base, step = self.index.base(operand.name), self.nest.inner_stride(operand.name)
+                name = self.names.fresh(f"picked_{operand.name}")
+                place = f"{base} + {at}" + (f" * {step}" if step != 1 else "")
+                pointer = self.pointer[operand.name]
+                self.lines.add(f"{name} = load_{operand.type.dtype}({pointer}, {place})")
+                self._picked[pick.target, operand] = name
+
+    def _is_inside(self, pick: Pick) -> str:
+        target = f"int64({self.register[pick.target]})"
+        return f"{target} >= 0 and {target} < {self.nest.inner}"
+
+    def _compute_early(self, value: Value) -> None:
+        """A row's number that waits for no reduction."""
+        op = self.stages.producer.get(value)
+        if op is None:
+            self.need((value,))
+            return
+        if value in self.register:
+            return
+        for operand in op.inputs:
+            self._compute_early(operand)
+        self.compute(op)
+        self._early.add(value)
+
+    def _finish_pick(self, pick: Pick) -> None:
+        known: dict[Value, str] = {}
+
+        def number(value: Value) -> str:
+            if not self.is_at(value, Place.ELEMENT):
+                self.need((value,))
+                return self.register[value]
+            if (pick.target, value) in self._picked:
+                return self._picked[pick.target, value]
+            if value not in known:
+                op = self.stages.producer[value]
+                text = register_text(op, [number(operand) for operand in op.inputs], "")
+                if needs_rounding(op):
+                    text = rounded(text, value.type.dtype)
+                known[value] = self.names.fresh(f"picked_{value.name}")
+                self.lines.add(f"{known[value]} = {text}")
+            return known[value]
+
+        found, zero = number(pick.value), literal(0, pick.value.type.dtype)
+        self.assign(pick.fold.result, f"{found} if {self._is_inside(pick)} else {zero}")
 
     # -- softmax's pair
 

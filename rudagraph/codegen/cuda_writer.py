@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rudagraph.codegen.cuda_picks import is_index
 from rudagraph.codegen.domain import is_fold, result_access
 from rudagraph.codegen.expressions import RESERVED, ROUNDED, accumulator_dtype, convert, rounded
 from rudagraph.codegen.indexing import Indexing
@@ -301,16 +302,12 @@ class Writer:
     def _position_test(self, first: Value, second: Value) -> str:
         """A comparison of each element's index with one number a row."""
         for counted, wanted in ((first, second), (second, first)):
-            op = self.stages.producer.get(counted)
-            is_index = (
-                op is not None and op.opcode == "iota" and (op["start"], op["step"]) == (0, 1)
-            )
-            if not is_index or self.is_at(wanted, Place.ELEMENT):
+            if not is_index(self.stages, counted) or self.is_at(wanted, Place.ELEMENT):
                 continue
-            if wanted.type.dtype is not DType.I64 or self.nest.inner_stride(counted.name) != 1:
+            if wanted.type.dtype not in (DType.I64, DType.I32):
                 continue
             at = self.offset(counted.name)
-            number = self.register[wanted] + ("" if at == "0" else f" - ({at})")
+            number = f"int64({self.register[wanted]})" + ("" if at == "0" else f" - ({at})")
             return f"{self.lanes}.at_position({number})"
         return ""
 

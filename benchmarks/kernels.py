@@ -1,0 +1,297 @@
+"""Single kernels on a GPU: the time of each beside its peers, as a share of a copy's bandwidth.
+
+`python -m benchmarks.kernels [--json FILE] [--quick] [--only TEXT] [--variant rudagraph]`
+
+Every variant's results are compared with float64 first. Then all variants of a case are captured
+into CUDA graphs of many launches over several sets of inputs, so that neither launches nor the
+cache are what is measured, and replayed in turn. Percentages are of the bandwidth that a large copy
+reaches in the same run; bytes are each input read and each output written once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.kernel_cases import KernelCase, cases
+from benchmarks.report import Result, print_table, write_json
+from rudagraph.build.pool import compile_all
+from rudagraph.codegen.cuda import generator
+from rudagraph.ir.graph import Graph, Op, Value
+from rudagraph.ir.ops import Tag, has
+from rudagraph.ir.text import parse_graph
+from rudagraph.ir.torch_types import to_torch_dtype
+from rudagraph.ir.types import row_major_strides
+from rudagraph.passes.pipeline import JOINT_PASSES, entry_passes, run_passes
+from rudagraph.runtime.cuda_kernels import load_all
+from rudagraph.schedule.lowered import KernelArgument, Lowered
+
+Tensor = torch.Tensor
+Run = Callable[[], Any]
+LAUNCHES = 24  # in one graph
+SET_BYTES = 3e8  # of all input sets together: several times the L2
+COPY_BYTES = 1 << 30
+
+
+def lower(case: KernelCase, target: str) -> tuple[Graph, list[tuple[Op, Lowered]]]:
+    """The case's graph after the compiler's own passes, and its kernels."""
+    graph = run_passes((*JOINT_PASSES, *entry_passes({})), parse_graph(case.text))
+    plans = []
+    for op in graph.ops:
+        if has(op, Tag.VIEW):
+            continue
+        strides = tuple(row_major_strides(value.type.shape) for value in op.inputs)
+        results = tuple(row_major_strides(value.type.shape) for value in op.results)
+        lowered = generator(target)(op, strides, results, (), (0,) * len(strides))
+        assert lowered is not None, f"no kernel for {op.opcode}"
+        plans.append((op, lowered))
+    return graph, plans
+
+
+class Kernels:
+    """Our kernels of one case on its inputs."""
+
+    def __init__(self, case: KernelCase, inputs: dict[str, Tensor]) -> None:
+        major, minor = torch.cuda.get_device_capability()
+        graph, plans = lower(case, f"sm_{major}{minor}")
+        self.values: dict[Value, Tensor] = {p.value: inputs[p.value.name] for p in graph.inputs}
+        places = dict(case.in_place)
+        sharing = {result: name for name, result in places.items()}
+        named = {port.value.name: port.value for port in graph.inputs}
+        self.bytes = sum(tensor.nbytes for tensor in self.values.values())
+        for op in graph.ops:
+            if has(op, Tag.VIEW):
+                base = self.values[op.inputs[0]]
+                self.values[op.result] = base.reshape(op.result.type.shape)
+                continue
+            for value in op.results:
+                donor = sharing.get(value.name)
+                self.values[value] = (
+                    torch.empty(
+                        value.type.shape, dtype=to_torch_dtype(value.type.dtype), device="cuda"
+                    )
+                    if donor is None
+                    else self.values[named[donor]]
+                )
+        self.outputs = {port.value.name: self.values[port.value] for port in graph.outputs}
+        self.bytes += sum(tensor.nbytes for tensor in self.outputs.values())
+        codes = compile_all([call.source for _, lowered in plans for call in lowered.calls])
+        launchers = iter(load_all(codes, torch.cuda.current_device()))
+        self._launches: list[Callable[[int], None]] = []
+        self._kept: list[Any] = []
+        for op, lowered in plans:
+            workspaces = [
+                torch.empty(size, dtype=torch.uint8, device="cuda") for size in lowered.workspaces
+            ]
+            errors = torch.zeros((max(lowered.errors, 1), 2), dtype=torch.int64, device="cuda")
+            for call in lowered.calls:
+                pointers = [
+                    self._tensor(argument, op, workspaces, errors).data_ptr()
+                    for argument in call.arguments
+                ]
+                block = (ctypes.c_int64 * len(pointers))(*pointers)
+                self._launches.append(next(launchers).bind(ctypes.addressof(block)))
+                self._kept += [block, workspaces, errors]
+
+    def _tensor(
+        self, argument: KernelArgument, op: Op, workspaces: list[Tensor], errors: Tensor
+    ) -> Tensor:
+        match argument.kind:
+            case "operand":
+                return self.values[op.inputs[argument.index]]
+            case "result":
+                return self.values[op.results[argument.index]]
+            case "workspace":
+                return workspaces[argument.index]
+        return errors[argument.index]
+
+    def __call__(self) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        for launch in self._launches:
+            launch(stream)
+
+
+def runner(case: KernelCase, variant: str, inputs: dict[str, Tensor]) -> tuple[Run, Run]:
+    """What is timed, and what gives the results to compare, by a variant."""
+    if variant == "rudagraph":
+        kernels = Kernels(case, inputs)
+
+        def results() -> list[Tensor]:
+            kernels()
+            return [kernels.outputs[name] for name in case.outputs]
+
+        return kernels, results
+    function = _peer(case, variant)
+    parameters = [name for name in inputs if name in _parameter_names(case)]
+    arguments = [inputs[name] for name in parameters]
+    if not case.wanted:
+        return (lambda: function(*arguments)), lambda: _listed(function(*arguments))
+    leaves = [
+        tensor.detach().requires_grad_() if name in case.wanted else tensor
+        for name, tensor in zip(parameters, arguments, strict=True)
+    ]
+    wanted = [leaves[parameters.index(name)] for name in case.wanted]
+    if not case.upstream:  # forward and gradient together
+        return _both(function, leaves, wanted)
+    output = function(*leaves)
+    upstream = inputs[case.upstream]
+
+    def gradient() -> list[Tensor]:
+        return list(torch.autograd.grad(output, wanted, upstream, retain_graph=True))
+
+    return gradient, gradient
+
+
+def _both(function: Run, leaves: list[Tensor], wanted: list[Tensor]) -> tuple[Run, Run]:
+    def run() -> list[Tensor]:
+        return list(torch.autograd.grad(function(*leaves), wanted))
+
+    return run, run
+
+
+def _parameter_names(case: KernelCase) -> tuple[str, ...]:
+    code = getattr(case.eager, "__code__", None)
+    return code.co_varnames[: code.co_argcount] if code is not None else ("x",)
+
+
+def _peer(case: KernelCase, variant: str) -> Callable[..., Any]:
+    if variant == "eager":
+        return case.eager
+    if variant == "torch.compile":
+        torch._dynamo.reset()
+        torch._functorch.config.donated_buffer = False  # backward is called many times
+        return torch.compile(case.eager, dynamic=False)
+    return case.peers[variant]
+
+
+def _listed(results: Any) -> list[Tensor]:
+    return [results] if isinstance(results, Tensor) else list(results)
+
+
+def exact(case: KernelCase, inputs: dict[str, Tensor]) -> list[Tensor]:
+    """The results in float64, by eager PyTorch."""
+    wide = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+    return [tensor.double() for tensor in runner(case, "eager", wide)[1]()]
+
+
+def distance(results: list[Tensor], expected: list[Tensor]) -> float:
+    """The largest relative distance, in the Euclidean norm."""
+    return max(
+        float((got.double() - wanted).norm() / wanted.norm().clamp_min(1e-30))
+        for got, wanted in zip(results, expected, strict=True)
+    )
+
+
+def graph_of(runs: Sequence[Run], launches: int) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of many launches, over the input sets in turn."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for run in runs:
+            run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for number in range(launches):
+            runs[number % len(runs)]()
+    return graph
+
+
+def replay_seconds(graph: torch.cuda.CUDAGraph, launches: int) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) * 1e-3 / launches
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second of a large copy, read and written."""
+    source = torch.randn(COPY_BYTES // 4, device="cuda")
+    target = torch.empty_like(source)
+    seconds = []
+    for _ in range(12):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        target.copy_(source)
+        end.record()
+        torch.cuda.synchronize()
+        seconds.append(start.elapsed_time(end) * 1e-3)
+    return 2 * COPY_BYTES / statistics.median(seconds[2:])
+
+
+def measure(
+    case: KernelCase, variants: Sequence[str], repeats: int, bandwidth: float
+) -> list[Result]:
+    """All variants of a case; one that fails or is wrong says so and is not timed."""
+    wanted = [v for v in variants if v in ("eager", "torch.compile", "rudagraph", *case.peers)]
+    results = {variant: Result(case.name, variant) for variant in wanted}
+    inputs = case.inputs()
+    expected = exact(case, inputs) if case.exact else None
+    moved = Kernels(case, case.inputs()).bytes
+    sets = max(1, min(6, int(SET_BYTES / moved) + 1))
+    launches = max(4, min(LAUNCHES, int(6e9 / moved)))
+    graphs: dict[str, torch.cuda.CUDAGraph] = {}
+    for variant, result in results.items():
+        try:
+            if expected is not None:
+                found = distance(runner(case, variant, case.inputs())[1](), expected)
+                if not found <= case.rtol:
+                    raise AssertionError(f"{found:.1e} from float64")
+            runs = [runner(case, variant, case.inputs())[0] for _ in range(sets)]
+            graphs[variant] = graph_of(runs, launches)
+        except Exception as error:
+            message = str(error).strip().splitlines() or [""]
+            result.error = f"{type(error).__name__}: {message[0][:160]}"
+    seconds: dict[str, list[float]] = {variant: [] for variant in graphs}
+    for turn in range(repeats + 2):
+        for variant, graph in graphs.items():
+            taken = replay_seconds(graph, launches)
+            if turn >= 2:
+                seconds[variant].append(taken)
+    for variant, taken_all in seconds.items():
+        results[variant].times(taken_all)
+        median = results[variant].median_ms
+        assert median is not None
+        results[variant].percent_of_copy = 100 * moved / (median * 1e-3) / bandwidth
+    ours = results.get("rudagraph")
+    if ours is not None and ours.median_ms is not None:
+        ours.target_percent = case.target_percent
+        for variant, result in results.items():
+            if variant != "rudagraph" and result.median_ms is not None:
+                ours.ratios[variant] = ours.median_ms / result.median_ms
+    return list(results.values())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels")
+    parser.add_argument("--json", metavar="FILE", help="write the results there")
+    parser.add_argument("--quick", action="store_true", help="one length, bf16, few repeats")
+    parser.add_argument("--only", default="", help="cases whose name holds this text")
+    parser.add_argument("--variant", action="append")
+    options = parser.parse_args(argv)
+    variants = options.variant or ["eager", "torch.compile", "liger", "quack", "rudagraph"]
+    lengths = (4096,) if options.quick else (1024, 4096, 8192, 16384)
+    dtypes = ("bf16",) if options.quick else ("bf16", "f32")
+    bandwidth = copy_bandwidth()
+    print(f"a copy of {COPY_BYTES >> 20} MiB: {bandwidth / 1e12:.3f} TB/s", flush=True)
+    results: list[Result] = []
+    for case in cases(8192, lengths, dtypes):
+        if options.only in case.name:
+            results += measure(case, variants, 5 if options.quick else 15, bandwidth)
+            torch.cuda.empty_cache()
+    print_table("kernels", results)
+    if options.json:
+        write_json(options.json, "kernels", results)
+    return 1 if any(r.error for r in results if r.variant == "rudagraph") else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""The kernels that the benchmark of single kernels times, without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.kernel_cases import KernelCase, cases, rms_norm, rms_norm_backward, silu_mul
+from benchmarks.kernels import lower
+from rudagraph.build.cuda import compile_ptx
+from rudagraph.build.ptx import facts
+
+LENGTHS = (1024, 4096, 8192, 16384)
+# Launches of what does not go in one: column sums, rows in parts, sorted ids.
+LAUNCHES = {"rms_norm backward": 2, "layer_norm backward": 2, "cross_entropy": 3, "embedding": 6}
+ROWS_IN_PARTS = ("f32 8192x16384", "bf16 8192x65536")  # backward: held by no block
+
+
+def test_each_case_is_one_fused_operation_in_the_fewest_launches() -> None:
+    for case in cases(8192, LENGTHS, ("bf16", "f32")):
+        _, plans = lower(case, "sm_90")
+        launches = sum(len(lowered.calls) for _, lowered in plans)
+        expected = next((n for name, n in LAUNCHES.items() if case.name.startswith(name)), 1)
+        if "norm backward" in case.name and case.name.endswith(ROWS_IN_PARTS):
+            expected += 1
+        assert launches == expected, case.name
+
+
+@pytest.mark.parametrize("make", [rms_norm, rms_norm_backward, silu_mul])
+def test_rows_move_by_16_bytes_and_stay_in_registers(make: Callable[..., KernelCase]) -> None:
+    _, plans = lower(make(8192, 4096, "bf16"), "sm_90")
+    found = facts(compile_ptx(plans[0][1].calls[0].source))
+    assert found.local == 0
+    assert found.widest_store == 16
+    assert found.scalar_stores <= 1  # rstd
