@@ -197,13 +197,21 @@ _TABLE: list[OpSpec] = [
         ("high", "low", "value"),
     ),
     # products
-    *_rows("matmul", (2, 2), Tag.MATMUL, rules.matmul, "[..,m,k] x [..,k,n], equal batch axes"),
+    *_rows(
+        "matmul",
+        (2, 2),
+        Tag.MATMUL,
+        rules.matmul,
+        "[..,m,k] x [..,k,n], equal batch axes; dtype is the result's; again keeps it apart",
+        ("again", "dtype"),
+    ),
     *_rows(
         "addmm",
         (3, 3),
         Tag.MATMUL,
         rules.addmm,
-        "first + second x third; first is [n] or [m,n]",
+        "first + second x third; first is [n] or [m,n]; dtype is the result's and first's",
+        ("again", "dtype"),
     ),
     # indexing
     *_rows(

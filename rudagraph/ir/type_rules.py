@@ -337,7 +337,8 @@ def matmul(operands: tuple[Operand, ...], attributes: Attributes, body: Graph | 
     )
     if not fits:
         raise TypeRuleError(f"cannot multiply {left} by {right}")
-    return (left.with_shape(left.shape[:-1] + right.shape[-1:]),)
+    dtype = left.dtype if attributes.get("dtype") is None else dtype_of(attributes)
+    return (TensorType(dtype, left.shape[:-1] + right.shape[-1:]),)
 
 
 def addmm(operands: tuple[Operand, ...], attributes: Attributes, body: Graph | None) -> Types:

@@ -9,8 +9,9 @@
                                                   output residual "dx.unit" = %dx.unit ...
 The gradient is made in forward, where the logits are, for an upstream gradient of one; backward
 multiplies by the true one, in the compute type. The joint graph says so by outputs of role
-residual: the cut puts what they need into forward and saves them. f16 logits are left alone: their
-gradient underflows without the loss scale, which only backward knows.
+residual: the cut puts what they need into forward and saves them. The gradient of f16 logits
+underflows without the loss scale, which only backward knows: it is made there, in chunks as well,
+from logits that are computed again.
 
 Chunks depend on shapes alone, so bits do not depend on a budget. A region is left alone where the
 chunks and what is saved would not be smaller than the logits.
@@ -19,7 +20,7 @@ chunks and what is saved would not be smaller than the logits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from rudagraph.ir.builder import GraphBuilder
@@ -63,22 +64,26 @@ def linear_cross_entropy(graph: Graph) -> Graph:
 
 
 def _pays(region: Region, chunking: Chunking) -> bool:
-    """Whether chunks are smaller than the logits, and a gradient made in forward is exact."""
+    """Whether chunks and what is saved are smaller than the logits."""
     rows, classes = region.loss.inputs[0].type.shape
     logits = region.product.result.type
-    if logits.numel == 0 or any(value.type.dtype is DType.F16 for value in region.paths):
-        return False
     each = chunking.rows(rows, classes, logits.dtype)
-    if each >= rows:
+    if logits.numel == 0 or each >= rows:
         return False
     needed = each * classes * logits.dtype.size
-    needed += sum(reader.op.result.type.bytes for reader in region.readers)
+    if not _underflows(region):
+        needed += sum(reader.op.result.type.bytes for reader in region.readers)
     sums = [reader.op for reader in region.readers if reader.kind in ("columns", "turned")]
     if sums and logits.dtype.compute is not logits.dtype:
         # Products that sum over rows are made in the compute type, from operands in it.
         elements = each * classes + sum(op.result.type.numel for op in sums)
         needed += elements * logits.dtype.compute.size
     return needed < logits.bytes
+
+
+def _underflows(region: Region) -> bool:
+    """Whether some gradient between loss and product is f16: made by the true factor only."""
+    return any(value.type.dtype is DType.F16 for value in region.paths)
 
 
 class _Writer:
@@ -91,14 +96,19 @@ class _Writer:
         self.done = {port.value for port in graph.inputs}
         self.starts = {id(region.loss): region for region in regions}
         self.inside = {id(op) for region in regions for op in region.ops}
+        self.later: dict[int, tuple[Region, Callable[[Value], list[Value]]]] = {}
         self.ends: dict[int, tuple[Region, Reader, Value]] = {}
 
     def visit(self, op: Op) -> None:
         if id(op) in self.starts:
             self._chunks(self.starts[id(op)])
+        elif id(op) in self.later:
+            self._gradient(*self.later[id(op)])
+        elif op.results[0] in self.done:
+            return
         elif id(op) in self.ends:
             self._end(*self.ends[id(op)])
-        elif id(op) not in self.inside and op.results[0] not in self.done:
+        elif id(op) not in self.inside:
             self._add(op)
 
     def _add(self, op: Op) -> None:
@@ -111,11 +121,22 @@ class _Writer:
         self._define(value for op in read for value in op.inputs if value not in made)
         rows, classes = region.loss.inputs[0].type.shape
         each = CHUNKING.rows(rows, classes, region.product.result.type.dtype)
-        values = ChunkWriter(self.builder, region, each).write()
+        writer = ChunkWriter(self.builder, region, each)
         self.done.add(region.loss.results[0])
-        for reader, value in zip(region.readers, values, strict=True):
+        if region.backward is not None and _underflows(region):
+            self.later[id(region.backward)] = (region, writer.write_loss())
+            return
+        for reader, value in zip(region.readers, writer.write(), strict=True):
             self.ends[id(reader.op)] = (region, reader, value)
             self.builder.output(value, Role.RESIDUAL, value.name)
+
+    def _gradient(self, region: Region, write_gradient: Callable[[Value], list[Value]]) -> None:
+        """The gradient in backward, by the true upstream gradient."""
+        assert region.backward is not None
+        self._define(reader.other for reader in region.readers if reader.other is not None)
+        values = write_gradient(region.backward.inputs[0])
+        for reader, value in zip(region.readers, values, strict=True):
+            self._end(region, reader, value)
 
     def _define(self, values: Iterable[Value]) -> None:
         """Bring forward what chunks read and the graph defines later."""
@@ -132,18 +153,24 @@ class _Writer:
                 self._add(op)
 
     def _end(self, region: Region, reader: Reader, value: Value) -> None:
-        """The reader's own result: what chunks gave, times the upstream gradient."""
+        """The reader's own result: what chunks gave, times the upstream gradient if need be."""
         assert region.backward is not None
         factor, result = region.backward.inputs[0], reader.op.result
         self.builder.location = reader.op.location
-        wide = result.type.dtype.compute
-        operands = (self._cast(value, wide), self._cast(factor, wide))
-        scaled = self.builder.one("mul", *operands, name=f"{result.name}.scaled")
-        scaled = self._cast(scaled, result.type.dtype)
+        if not _underflows(region):
+            wide = result.type.dtype.compute
+            operands = (self._cast(value, wide), self._cast(factor, wide))
+            value = self.builder.one("mul", *operands, name=f"{result.name}.scaled")
+        value = self._cast(value, result.type.dtype)
         for cut in reversed(region.cuts if reader.kind == "rows" else ()):
-            scaled = self._uncut(scaled, cut)
-        self._reshape(scaled, result.type.shape)
-        self.builder.ops[-1] = replace(self.builder.ops[-1], results=(result,))
+            value = self._uncut(value, cut)
+        self._rename(self._reshape(value, result.type.shape), result)
+
+    def _rename(self, value: Value, result: Value) -> None:
+        """Let the op that gives `value`, which nobody reads, give `result`."""
+        ops = self.builder.ops
+        at = next(at for at in reversed(range(len(ops))) if ops[at].results == (value,))
+        ops[at] = replace(ops[at], results=(result,))
         self.done.add(result)
 
     def _uncut(self, value: Value, cut: Cut) -> Value:

@@ -13,6 +13,7 @@ Sums over rows are taken in the compute type whatever the logits are, and rounde
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import cast as typed
 
@@ -43,35 +44,59 @@ class ChunkWriter:
         self.total_rows, self.classes = loss.inputs[0].type.shape
         self.target, self.weight = loss.inputs[1], loss.operands[2]
         self.wide = loss.inputs[0].type.dtype.compute
+        self._made: list[list[Value]] = [[] for _ in self.region.readers]
 
     # -- the whole
 
     def write(self) -> list[Value]:
-        """What each reader of the gradient gives where the loss's upstream gradient is one."""
-        region = self.region
-        self.builder.location = region.loss.location
+        """Loss and gradient: what each reader gives where the loss's upstream gradient is one."""
+        self._leave()
         divisor = self._divisor()
+        one = self.one("one", "full", dtype=self.wide, shape=(), value=1.0)
         losses: list[Value] = []
-        parts: list[list[Value]] = [[] for _ in region.readers]
-        for number, start in enumerate(range(0, self.total_rows, self.rows)):
-            self.name = f"{self.prefix}.chunks.{number}"
-            stop = min(start + self.rows, self.total_rows)
-            chunk = _Chunk(self, start, stop)
-            losses.append(chunk.forward())
-            if region.backward is not None:
-                chunk.backward(divisor)
-                for reader, made in zip(region.readers, parts, strict=True):
-                    self._read(chunk, reader, made)
-        self.name = self.prefix
+        for chunk in self._chunks():
+            losses.append(chunk.loss())
+            if self.region.backward is not None:
+                self._read_all(chunk.gradient(one, divisor))
         self._loss(losses, divisor)
-        return [
-            self._joined(reader, made) for reader, made in zip(region.readers, parts, strict=True)
-        ]
+        return self._joined_all()
+
+    def write_loss(self) -> Callable[[Value], list[Value]]:
+        """The loss alone; and what then writes the gradient, from the logits computed again."""
+        self._leave()
+        divisor = self._divisor()
+        chunks = list(self._chunks())
+        self._loss([chunk.loss() for chunk in chunks], divisor)
+
+        def write_gradient(upstream: Value) -> list[Value]:
+            for chunk in self._chunks():
+                chunk.logsumexp = chunks[chunk.number].logsumexp
+                self._read_all(chunk.gradient(upstream, divisor, again=True))
+            return self._joined_all()
+
+        return write_gradient
+
+    def _chunks(self) -> Iterator[_Chunk]:
+        for number, start in enumerate(range(0, self.total_rows, self.rows)):
+            yield _Chunk(self, number, start, min(start + self.rows, self.total_rows))
+
+    def _read_all(self, chunk: _Chunk) -> None:
+        for reader, made in zip(self.region.readers, self._made, strict=True):
+            self._read(chunk, reader, made)
+
+    def _joined_all(self) -> list[Value]:
+        self._leave()
+        readers = zip(self.region.readers, self._made, strict=True)
+        return [self._joined(reader, made) for reader, made in readers]
+
+    def _leave(self) -> None:
+        """What is emitted from here on belongs to all chunks."""
+        self.name, self.builder.location = self.prefix, self.region.loss.location
 
     def _loss(self, losses: list[Value], divisor: Value) -> None:
         """The loss of all rows, under the name it had."""
         loss = self.region.loss
-        self.builder.location = loss.location
+        self._leave()
         total = self._sum(losses, "total")
         if loss["reduction"] == "mean":
             total = self.one("mean", "div", total, divisor)
@@ -204,43 +229,60 @@ class ChunkWriter:
 class _Chunk:
     """The region's values for some rows."""
 
-    def __init__(self, writer: ChunkWriter, start: int, stop: int) -> None:
-        self.writer = writer
-        self.start, self.stop = start, stop
+    def __init__(self, writer: ChunkWriter, number: int, start: int, stop: int) -> None:
+        self.writer, self.region = writer, writer.region
+        self.number, self.start, self.stop = number, start, stop
         self.values: dict[Value, Value] = {}
+        self.logsumexp: Value | None = None
 
-    def forward(self) -> Value:
-        """Product, what follows it, and the sum of the rows' losses."""
-        writer, region = self.writer, self.writer.region
-        product, loss = region.product, region.loss
+    def loss(self) -> Value:
+        """The sum of the rows' losses."""
+        self._enter()
+        logits = self._logits(again=False)
+        names = ("loss", "logsumexp", "unused")
+        given = (logits, self.target, self.writer.weight)
+        total, self.logsumexp, _ = self.writer.many(
+            names, "cross_entropy", *given, **self._settings()
+        )
+        return total
+
+    def gradient(self, upstream: Value, divisor: Value, *, again: bool = False) -> _Chunk:
+        """The chunk, with the gradients of its logits; `again` computes the logits themselves."""
+        writer, backward = self.writer, self.region.backward
+        assert backward is not None
+        self._enter()
+        logits = self._logits(again=True) if again else self.logits
+        writer.builder.location = backward.location
+        given = (upstream, logits, self.target, writer.weight, self.logsumexp, divisor)
+        slope = writer.one("dlogits", "cross_entropy_backward", *given, **self._settings())
+        self.values[backward.result] = writer.cast(slope, backward.result.type.dtype)
+        self._replay(self.region.slopes)
+        return self
+
+    def _enter(self) -> None:
+        """What is emitted from here on bears the chunk's name."""
+        self.writer.name = f"{self.writer.prefix}.chunks.{self.number}"
+        self.writer.builder.location = self.region.loss.location
+        self.target = self.writer.slice(self.writer.target, self)
+
+    def _logits(self, *, again: bool) -> Value:
+        """What the loss reads: the product and what follows it, in the type of arithmetic."""
+        writer, product = self.writer, self.region.product
         writer.builder.location = product.location
         *bias, x, weight = product.operands
         assert isinstance(x, Value)
         rows = writer.slice(writer.rows_of(x), self)
-        self.values[product.result] = writer.one("logits", product.opcode, *bias, rows, weight)
-        self._replay(region.forward)
-        writer.builder.location = loss.location
-        self.logits = writer.cast(self.values[loss.inputs[0]], writer.wide)
-        self.target = writer.slice(writer.target, self)
-        given = (self.logits, self.target, writer.weight)
-        names = ("loss", "logsumexp", "unused")
-        total, self.logsumexp, _ = writer.many(names, "cross_entropy", *given, **self._settings())
-        return total
-
-    def backward(self, divisor: Value) -> None:
-        """The logits' gradient where the loss's is one."""
-        writer, region = self.writer, self.writer.region
-        assert region.backward is not None
-        writer.builder.location = region.backward.location
-        one = writer.one("one", "full", dtype=writer.wide, shape=(), value=1.0)
-        given = (one, self.logits, self.target, writer.weight, self.logsumexp, divisor)
-        slope = writer.one("dlogits", "cross_entropy_backward", *given, **self._settings())
-        result = region.backward.result
-        self.values[result] = writer.cast(slope, result.type.dtype)
-        self._replay(region.slopes)
+        given = (*bias, rows, weight)
+        once_more = {"again": True} if again else {}
+        logits = writer.one("logits", product.opcode, *given, **once_more)
+        self.values[product.result] = logits
+        self._replay(self.region.forward)
+        writer.builder.location = self.region.loss.location
+        self.logits = writer.cast(self.values[self.region.loss.inputs[0]], writer.wide)
+        return self.logits
 
     def _settings(self) -> dict[str, Attribute]:
-        return {**dict(self.writer.region.loss.attributes), "reduction": "sum"}
+        return {**dict(self.region.loss.attributes), "reduction": "sum"}
 
     def _replay(self, ops: list[Op]) -> None:
         """The ops on this chunk's rows; what only shapes rows passes them on."""

@@ -57,8 +57,11 @@ def _linear_cross_entropy(before: Graph, after: Graph) -> str:
     for op in after.ops:
         if op.opcode == "cross_entropy" and op.results[0] not in losses:
             chunks.setdefault(op.results[0].name.rpartition(".chunks.")[0], []).append(op)
-    trains = any(port.role is Role.RESIDUAL for port in after.outputs)
-    made = ", their gradient made in forward" if trains else ""
+    made = ""
+    if any(op.get("again") for op in after.ops):
+        made = ", computed again for their gradient"
+    elif any(port.role is Role.RESIDUAL for port in after.outputs):
+        made = ", their gradient made in forward"
     wholes = [op for result, op in losses.items() if result not in kept]
     parts = []
     for whole, (name, pieces) in zip(wholes, chunks.items(), strict=False):

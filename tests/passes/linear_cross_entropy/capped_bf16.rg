@@ -47,16 +47,16 @@ graph joint {
   %rows.t: bf16[4,4096] = permute(%rows) [axes=[1, 0]]
   %w.t: bf16[1024,4] = permute(%w) [axes=[1, 0]]
   %lm_head.divisor: f32[] = full() [dtype=f32, shape=[], value=1.0]  # model.py:9
+  %lm_head.one: f32[] = full() [dtype=f32, shape=[], value=1.0]  # model.py:9
+  %lm_head.chunks.0.target: i64[1024] = slice(%target) [axis=0, start=0, step=1, stop=1024]  # model.py:9
   %lm_head.chunks.0.x: bf16[1024,4] = slice(%rows) [axis=0, start=0, step=1, stop=1024]  # model.py:7 @lm_head
   %lm_head.chunks.0.logits: bf16[1024,1024] = addmm(%b, %lm_head.chunks.0.x, %w)  # model.py:7 @lm_head
   %lm_head.chunks.0.div: bf16[1024,1024] = div(%lm_head.chunks.0.logits, 30.0)
   %lm_head.chunks.0.tanh: bf16[1024,1024] = tanh(%lm_head.chunks.0.div)
   %lm_head.chunks.0.mul: bf16[1024,1024] = mul(%lm_head.chunks.0.tanh, 30.0)
   %lm_head.chunks.0.wide: f32[1024,1024] = cast(%lm_head.chunks.0.mul) [dtype=f32]
-  %lm_head.chunks.0.target: i64[1024] = slice(%target) [axis=0, start=0, step=1, stop=1024]  # model.py:9
   %lm_head.chunks.0.loss: f32[], %lm_head.chunks.0.logsumexp: f32[1024], %lm_head.chunks.0.unused: f32[] = cross_entropy(%lm_head.chunks.0.wide, %lm_head.chunks.0.target, none) [ignore_index=-100, label_smoothing=0.1, reduction="sum"]  # model.py:9
-  %lm_head.chunks.0.one: f32[] = full() [dtype=f32, shape=[], value=1.0]  # model.py:9
-  %lm_head.chunks.0.dlogits: f32[1024,1024] = cross_entropy_backward(%lm_head.chunks.0.one, %lm_head.chunks.0.wide, %lm_head.chunks.0.target, none, %lm_head.chunks.0.logsumexp, %lm_head.divisor) [ignore_index=-100, label_smoothing=0.1, reduction="sum"]  # model.py:9
+  %lm_head.chunks.0.dlogits: f32[1024,1024] = cross_entropy_backward(%lm_head.one, %lm_head.chunks.0.wide, %lm_head.chunks.0.target, none, %lm_head.chunks.0.logsumexp, %lm_head.divisor) [ignore_index=-100, label_smoothing=0.1, reduction="sum"]  # model.py:9
   %lm_head.chunks.0.narrow: bf16[1024,1024] = cast(%lm_head.chunks.0.dlogits) [dtype=bf16]
   %lm_head.chunks.0.mul_2: bf16[1024,1024] = mul(%lm_head.chunks.0.narrow, 30.0)
   %lm_head.chunks.0.tanh_2: bf16[1024,1024] = tanh_backward(%lm_head.chunks.0.mul_2, %lm_head.chunks.0.tanh)
@@ -69,16 +69,15 @@ graph joint {
   %lm_head.chunks.0.f32.t: f32[4,1024] = permute(%lm_head.chunks.0.x_2.f32) [axes=[1, 0]]  # model.py:7 @lm_head
   %lm_head.chunks.0.dweight: f32[4,1024] = matmul(%lm_head.chunks.0.f32.t, %lm_head.chunks.0.div_2.f32)  # model.py:7 @lm_head
   %lm_head.chunks.0.dbias: f32[1024] = sum(%lm_head.chunks.0.div_2) [axes=[0], dtype=f32, keepdim=false]
+  %lm_head.chunks.1.target: i64[1024] = slice(%target) [axis=0, start=1024, step=1, stop=2048]  # model.py:9
   %lm_head.chunks.1.x: bf16[1024,4] = slice(%rows) [axis=0, start=1024, step=1, stop=2048]  # model.py:7 @lm_head
   %lm_head.chunks.1.logits: bf16[1024,1024] = addmm(%b, %lm_head.chunks.1.x, %w)  # model.py:7 @lm_head
   %lm_head.chunks.1.div: bf16[1024,1024] = div(%lm_head.chunks.1.logits, 30.0)
   %lm_head.chunks.1.tanh: bf16[1024,1024] = tanh(%lm_head.chunks.1.div)
   %lm_head.chunks.1.mul: bf16[1024,1024] = mul(%lm_head.chunks.1.tanh, 30.0)
   %lm_head.chunks.1.wide: f32[1024,1024] = cast(%lm_head.chunks.1.mul) [dtype=f32]
-  %lm_head.chunks.1.target: i64[1024] = slice(%target) [axis=0, start=1024, step=1, stop=2048]  # model.py:9
   %lm_head.chunks.1.loss: f32[], %lm_head.chunks.1.logsumexp: f32[1024], %lm_head.chunks.1.unused: f32[] = cross_entropy(%lm_head.chunks.1.wide, %lm_head.chunks.1.target, none) [ignore_index=-100, label_smoothing=0.1, reduction="sum"]  # model.py:9
-  %lm_head.chunks.1.one: f32[] = full() [dtype=f32, shape=[], value=1.0]  # model.py:9
-  %lm_head.chunks.1.dlogits: f32[1024,1024] = cross_entropy_backward(%lm_head.chunks.1.one, %lm_head.chunks.1.wide, %lm_head.chunks.1.target, none, %lm_head.chunks.1.logsumexp, %lm_head.divisor) [ignore_index=-100, label_smoothing=0.1, reduction="sum"]  # model.py:9
+  %lm_head.chunks.1.dlogits: f32[1024,1024] = cross_entropy_backward(%lm_head.one, %lm_head.chunks.1.wide, %lm_head.chunks.1.target, none, %lm_head.chunks.1.logsumexp, %lm_head.divisor) [ignore_index=-100, label_smoothing=0.1, reduction="sum"]  # model.py:9
   %lm_head.chunks.1.narrow: bf16[1024,1024] = cast(%lm_head.chunks.1.dlogits) [dtype=bf16]
   %lm_head.chunks.1.mul_2: bf16[1024,1024] = mul(%lm_head.chunks.1.narrow, 30.0)
   %lm_head.chunks.1.tanh_2: bf16[1024,1024] = tanh_backward(%lm_head.chunks.1.mul_2, %lm_head.chunks.1.tanh)
@@ -90,16 +89,15 @@ graph joint {
   %lm_head.chunks.1.f32.t: f32[4,1024] = permute(%lm_head.chunks.1.x_2.f32) [axes=[1, 0]]  # model.py:7 @lm_head
   %lm_head.chunks.1.dweight: f32[4,1024] = addmm(%lm_head.chunks.0.dweight, %lm_head.chunks.1.f32.t, %lm_head.chunks.1.div_2.f32)  # model.py:7 @lm_head
   %lm_head.chunks.1.dbias: f32[1024] = sum(%lm_head.chunks.1.div_2) [axes=[0], dtype=f32, keepdim=false]
+  %lm_head.chunks.2.target: i64[1024] = slice(%target) [axis=0, start=2048, step=1, stop=3072]  # model.py:9
   %lm_head.chunks.2.x: bf16[1024,4] = slice(%rows) [axis=0, start=2048, step=1, stop=3072]  # model.py:7 @lm_head
   %lm_head.chunks.2.logits: bf16[1024,1024] = addmm(%b, %lm_head.chunks.2.x, %w)  # model.py:7 @lm_head
   %lm_head.chunks.2.div: bf16[1024,1024] = div(%lm_head.chunks.2.logits, 30.0)
   %lm_head.chunks.2.tanh: bf16[1024,1024] = tanh(%lm_head.chunks.2.div)
   %lm_head.chunks.2.mul: bf16[1024,1024] = mul(%lm_head.chunks.2.tanh, 30.0)
   %lm_head.chunks.2.wide: f32[1024,1024] = cast(%lm_head.chunks.2.mul) [dtype=f32]
-  %lm_head.chunks.2.target: i64[1024] = slice(%target) [axis=0, start=2048, step=1, stop=3072]  # model.py:9
   %lm_head.chunks.2.loss: f32[], %lm_head.chunks.2.logsumexp: f32[1024], %lm_head.chunks.2.unused: f32[] = cross_entropy(%lm_head.chunks.2.wide, %lm_head.chunks.2.target, none) [ignore_index=-100, label_smoothing=0.1, reduction="sum"]  # model.py:9
-  %lm_head.chunks.2.one: f32[] = full() [dtype=f32, shape=[], value=1.0]  # model.py:9
-  %lm_head.chunks.2.dlogits: f32[1024,1024] = cross_entropy_backward(%lm_head.chunks.2.one, %lm_head.chunks.2.wide, %lm_head.chunks.2.target, none, %lm_head.chunks.2.logsumexp, %lm_head.divisor) [ignore_index=-100, label_smoothing=0.1, reduction="sum"]  # model.py:9
+  %lm_head.chunks.2.dlogits: f32[1024,1024] = cross_entropy_backward(%lm_head.one, %lm_head.chunks.2.wide, %lm_head.chunks.2.target, none, %lm_head.chunks.2.logsumexp, %lm_head.divisor) [ignore_index=-100, label_smoothing=0.1, reduction="sum"]  # model.py:9
   %lm_head.chunks.2.narrow: bf16[1024,1024] = cast(%lm_head.chunks.2.dlogits) [dtype=bf16]
   %lm_head.chunks.2.mul_2: bf16[1024,1024] = mul(%lm_head.chunks.2.narrow, 30.0)
   %lm_head.chunks.2.tanh_2: bf16[1024,1024] = tanh_backward(%lm_head.chunks.2.mul_2, %lm_head.chunks.2.tanh)
@@ -111,16 +109,15 @@ graph joint {
   %lm_head.chunks.2.f32.t: f32[4,1024] = permute(%lm_head.chunks.2.x_2.f32) [axes=[1, 0]]  # model.py:7 @lm_head
   %lm_head.chunks.2.dweight: f32[4,1024] = addmm(%lm_head.chunks.1.dweight, %lm_head.chunks.2.f32.t, %lm_head.chunks.2.div_2.f32)  # model.py:7 @lm_head
   %lm_head.chunks.2.dbias: f32[1024] = sum(%lm_head.chunks.2.div_2) [axes=[0], dtype=f32, keepdim=false]
+  %lm_head.chunks.3.target: i64[1024] = slice(%target) [axis=0, start=3072, step=1, stop=4096]  # model.py:9
   %lm_head.chunks.3.x: bf16[1024,4] = slice(%rows) [axis=0, start=3072, step=1, stop=4096]  # model.py:7 @lm_head
   %lm_head.chunks.3.logits: bf16[1024,1024] = addmm(%b, %lm_head.chunks.3.x, %w)  # model.py:7 @lm_head
   %lm_head.chunks.3.div: bf16[1024,1024] = div(%lm_head.chunks.3.logits, 30.0)
   %lm_head.chunks.3.tanh: bf16[1024,1024] = tanh(%lm_head.chunks.3.div)
   %lm_head.chunks.3.mul: bf16[1024,1024] = mul(%lm_head.chunks.3.tanh, 30.0)
   %lm_head.chunks.3.wide: f32[1024,1024] = cast(%lm_head.chunks.3.mul) [dtype=f32]
-  %lm_head.chunks.3.target: i64[1024] = slice(%target) [axis=0, start=3072, step=1, stop=4096]  # model.py:9
   %lm_head.chunks.3.loss: f32[], %lm_head.chunks.3.logsumexp: f32[1024], %lm_head.chunks.3.unused: f32[] = cross_entropy(%lm_head.chunks.3.wide, %lm_head.chunks.3.target, none) [ignore_index=-100, label_smoothing=0.1, reduction="sum"]  # model.py:9
-  %lm_head.chunks.3.one: f32[] = full() [dtype=f32, shape=[], value=1.0]  # model.py:9
-  %lm_head.chunks.3.dlogits: f32[1024,1024] = cross_entropy_backward(%lm_head.chunks.3.one, %lm_head.chunks.3.wide, %lm_head.chunks.3.target, none, %lm_head.chunks.3.logsumexp, %lm_head.divisor) [ignore_index=-100, label_smoothing=0.1, reduction="sum"]  # model.py:9
+  %lm_head.chunks.3.dlogits: f32[1024,1024] = cross_entropy_backward(%lm_head.one, %lm_head.chunks.3.wide, %lm_head.chunks.3.target, none, %lm_head.chunks.3.logsumexp, %lm_head.divisor) [ignore_index=-100, label_smoothing=0.1, reduction="sum"]  # model.py:9
   %lm_head.chunks.3.narrow: bf16[1024,1024] = cast(%lm_head.chunks.3.dlogits) [dtype=bf16]
   %lm_head.chunks.3.mul_2: bf16[1024,1024] = mul(%lm_head.chunks.3.narrow, 30.0)
   %lm_head.chunks.3.tanh_2: bf16[1024,1024] = tanh_backward(%lm_head.chunks.3.mul_2, %lm_head.chunks.3.tanh)

@@ -42,24 +42,23 @@ graph joint {
   %lm_head.target.weights: f32[600] = reshape(%lm_head.target.weight) [shape=[600]]  # model.py:9
   %lm_head.row_weight: f32[600] = where(%lm_head.counted, %lm_head.target.weights, 0)  # model.py:9
   %lm_head.divisor: f32[] = sum(%lm_head.row_weight) [axes=[0], keepdim=false]  # model.py:9
+  %lm_head.one: f32[] = full() [dtype=f32, shape=[], value=1.0]  # model.py:9
+  %lm_head.chunks.0.target: i64[300] = slice(%target) [axis=0, start=0, step=1, stop=300]  # model.py:9
   %lm_head.x.rows: f32[3,201,4] = reshape(%rows) [shape=[3, 201, 4]]  # model.py:7 @lm_head
   %lm_head.x.cut: f32[3,200,4] = slice(%lm_head.x.rows) [axis=1, start=0, step=1, stop=200]  # model.py:7 @lm_head
   %lm_head.x.rows_2: f32[600,4] = reshape(%lm_head.x.cut) [shape=[600, 4]]  # model.py:7 @lm_head
   %lm_head.chunks.0.x: f32[300,4] = slice(%lm_head.x.rows_2) [axis=0, start=0, step=1, stop=300]  # model.py:7 @lm_head
   %lm_head.chunks.0.logits: f32[300,2048] = matmul(%lm_head.chunks.0.x, %w.t)  # model.py:7 @lm_head
-  %lm_head.chunks.0.target: i64[300] = slice(%target) [axis=0, start=0, step=1, stop=300]  # model.py:9
   %lm_head.chunks.0.loss: f32[], %lm_head.chunks.0.logsumexp: f32[300], %lm_head.chunks.0.unused: f32[] = cross_entropy(%lm_head.chunks.0.logits, %lm_head.chunks.0.target, %class_weight) [ignore_index=3, label_smoothing=0.0, reduction="sum"]  # model.py:9
-  %lm_head.chunks.0.one: f32[] = full() [dtype=f32, shape=[], value=1.0]  # model.py:9
-  %lm_head.chunks.0.dlogits: f32[300,2048] = cross_entropy_backward(%lm_head.chunks.0.one, %lm_head.chunks.0.logits, %lm_head.chunks.0.target, %class_weight, %lm_head.chunks.0.logsumexp, %lm_head.divisor) [ignore_index=3, label_smoothing=0.0, reduction="sum"]  # model.py:9
+  %lm_head.chunks.0.dlogits: f32[300,2048] = cross_entropy_backward(%lm_head.one, %lm_head.chunks.0.logits, %lm_head.chunks.0.target, %class_weight, %lm_head.chunks.0.logsumexp, %lm_head.divisor) [ignore_index=3, label_smoothing=0.0, reduction="sum"]  # model.py:9
   %lm_head.chunks.0.dlogits.t: f32[2048,300] = permute(%lm_head.chunks.0.dlogits) [axes=[1, 0]]  # model.py:7 @lm_head
   %lm_head.chunks.0.dweight: f32[2048,4] = matmul(%lm_head.chunks.0.dlogits.t, %lm_head.chunks.0.x)  # model.py:7 @lm_head
   %lm_head.chunks.0.dx: f32[300,4] = matmul(%lm_head.chunks.0.dlogits, %w)  # model.py:7 @lm_head
+  %lm_head.chunks.1.target: i64[300] = slice(%target) [axis=0, start=300, step=1, stop=600]  # model.py:9
   %lm_head.chunks.1.x: f32[300,4] = slice(%lm_head.x.rows_2) [axis=0, start=300, step=1, stop=600]  # model.py:7 @lm_head
   %lm_head.chunks.1.logits: f32[300,2048] = matmul(%lm_head.chunks.1.x, %w.t)  # model.py:7 @lm_head
-  %lm_head.chunks.1.target: i64[300] = slice(%target) [axis=0, start=300, step=1, stop=600]  # model.py:9
   %lm_head.chunks.1.loss: f32[], %lm_head.chunks.1.logsumexp: f32[300], %lm_head.chunks.1.unused: f32[] = cross_entropy(%lm_head.chunks.1.logits, %lm_head.chunks.1.target, %class_weight) [ignore_index=3, label_smoothing=0.0, reduction="sum"]  # model.py:9
-  %lm_head.chunks.1.one: f32[] = full() [dtype=f32, shape=[], value=1.0]  # model.py:9
-  %lm_head.chunks.1.dlogits: f32[300,2048] = cross_entropy_backward(%lm_head.chunks.1.one, %lm_head.chunks.1.logits, %lm_head.chunks.1.target, %class_weight, %lm_head.chunks.1.logsumexp, %lm_head.divisor) [ignore_index=3, label_smoothing=0.0, reduction="sum"]  # model.py:9
+  %lm_head.chunks.1.dlogits: f32[300,2048] = cross_entropy_backward(%lm_head.one, %lm_head.chunks.1.logits, %lm_head.chunks.1.target, %class_weight, %lm_head.chunks.1.logsumexp, %lm_head.divisor) [ignore_index=3, label_smoothing=0.0, reduction="sum"]  # model.py:9
   %lm_head.chunks.1.dlogits.t: f32[2048,300] = permute(%lm_head.chunks.1.dlogits) [axes=[1, 0]]  # model.py:7 @lm_head
   %lm_head.dweight: f32[2048,4] = addmm(%lm_head.chunks.0.dweight, %lm_head.chunks.1.dlogits.t, %lm_head.chunks.1.x)  # model.py:7 @lm_head
   %lm_head.chunks.1.dx: f32[300,4] = matmul(%lm_head.chunks.1.dlogits, %w)  # model.py:7 @lm_head

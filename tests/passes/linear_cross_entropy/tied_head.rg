@@ -27,21 +27,20 @@ graph joint {
   %lm_head.counted: b8[600] = ne(%target, -100)  # model.py:9
   %lm_head.row_weight: f32[600] = cast(%lm_head.counted) [dtype=f32]  # model.py:9
   %lm_head.divisor: f32[] = sum(%lm_head.row_weight) [axes=[0], keepdim=false]  # model.py:9
+  %lm_head.one: f32[] = full() [dtype=f32, shape=[], value=1.0]  # model.py:9
+  %lm_head.chunks.0.target: i64[300] = slice(%target) [axis=0, start=0, step=1, stop=300]  # model.py:9
   %lm_head.chunks.0.x: f32[300,4] = slice(%x) [axis=0, start=0, step=1, stop=300]  # model.py:7 @lm_head
   %lm_head.chunks.0.logits: f32[300,2048] = matmul(%lm_head.chunks.0.x, %w.t)  # model.py:7 @lm_head
-  %lm_head.chunks.0.target: i64[300] = slice(%target) [axis=0, start=0, step=1, stop=300]  # model.py:9
   %lm_head.chunks.0.loss: f32[], %lm_head.chunks.0.logsumexp: f32[300], %lm_head.chunks.0.unused: f32[] = cross_entropy(%lm_head.chunks.0.logits, %lm_head.chunks.0.target, none) [ignore_index=-100, label_smoothing=0.0, reduction="sum"]  # model.py:9
-  %lm_head.chunks.0.one: f32[] = full() [dtype=f32, shape=[], value=1.0]  # model.py:9
-  %lm_head.chunks.0.dlogits: f32[300,2048] = cross_entropy_backward(%lm_head.chunks.0.one, %lm_head.chunks.0.logits, %lm_head.chunks.0.target, none, %lm_head.chunks.0.logsumexp, %lm_head.divisor) [ignore_index=-100, label_smoothing=0.0, reduction="sum"]  # model.py:9
+  %lm_head.chunks.0.dlogits: f32[300,2048] = cross_entropy_backward(%lm_head.one, %lm_head.chunks.0.logits, %lm_head.chunks.0.target, none, %lm_head.chunks.0.logsumexp, %lm_head.divisor) [ignore_index=-100, label_smoothing=0.0, reduction="sum"]  # model.py:9
   %lm_head.chunks.0.dlogits.t: f32[2048,300] = permute(%lm_head.chunks.0.dlogits) [axes=[1, 0]]  # model.py:7 @lm_head
   %lm_head.chunks.0.dweight: f32[2048,4] = matmul(%lm_head.chunks.0.dlogits.t, %lm_head.chunks.0.x)  # model.py:7 @lm_head
   %lm_head.chunks.0.dx: f32[300,4] = matmul(%lm_head.chunks.0.dlogits, %w)  # model.py:7 @lm_head
+  %lm_head.chunks.1.target: i64[300] = slice(%target) [axis=0, start=300, step=1, stop=600]  # model.py:9
   %lm_head.chunks.1.x: f32[300,4] = slice(%x) [axis=0, start=300, step=1, stop=600]  # model.py:7 @lm_head
   %lm_head.chunks.1.logits: f32[300,2048] = matmul(%lm_head.chunks.1.x, %w.t)  # model.py:7 @lm_head
-  %lm_head.chunks.1.target: i64[300] = slice(%target) [axis=0, start=300, step=1, stop=600]  # model.py:9
   %lm_head.chunks.1.loss: f32[], %lm_head.chunks.1.logsumexp: f32[300], %lm_head.chunks.1.unused: f32[] = cross_entropy(%lm_head.chunks.1.logits, %lm_head.chunks.1.target, none) [ignore_index=-100, label_smoothing=0.0, reduction="sum"]  # model.py:9
-  %lm_head.chunks.1.one: f32[] = full() [dtype=f32, shape=[], value=1.0]  # model.py:9
-  %lm_head.chunks.1.dlogits: f32[300,2048] = cross_entropy_backward(%lm_head.chunks.1.one, %lm_head.chunks.1.logits, %lm_head.chunks.1.target, none, %lm_head.chunks.1.logsumexp, %lm_head.divisor) [ignore_index=-100, label_smoothing=0.0, reduction="sum"]  # model.py:9
+  %lm_head.chunks.1.dlogits: f32[300,2048] = cross_entropy_backward(%lm_head.one, %lm_head.chunks.1.logits, %lm_head.chunks.1.target, none, %lm_head.chunks.1.logsumexp, %lm_head.divisor) [ignore_index=-100, label_smoothing=0.0, reduction="sum"]  # model.py:9
   %lm_head.chunks.1.dlogits.t: f32[2048,300] = permute(%lm_head.chunks.1.dlogits) [axes=[1, 0]]  # model.py:7 @lm_head
   %lm_head.dweight: f32[2048,4] = addmm(%lm_head.chunks.0.dweight, %lm_head.chunks.1.dlogits.t, %lm_head.chunks.1.x)  # model.py:7 @lm_head
   %lm_head.chunks.1.dx: f32[300,4] = matmul(%lm_head.chunks.1.dlogits, %w)  # model.py:7 @lm_head
