@@ -126,8 +126,10 @@ def tanh_backward(gradient: Scalar, result: Scalar) -> Scalar:
 
 # -log2(Phi(-x)) for x in 0…13, highest power first. Fitted for the smallest error of
 # max(Phi(-x), 0.001): absolute near 0, where Phi is added to, relative in the tail.
-_TAIL = (7.621532606e-07, -1.327485649e-05, 5.759015647e-05, 4.524589753e-04, -7.472002848e-03)
-_TAIL += (5.276918429e-02, 4.591231724e-01, 1.151114811, 0.9999998224)
+_TAIL = (
+    *(7.621532606e-07, -1.327485649e-05, 5.759015647e-05, 4.524589753e-04, -7.472002848e-03),
+    *(5.276918429e-02, 4.591231724e-01, 1.151114811, 0.9999998224),
+)
 
 
 def _normal_cdf(x: Scalar) -> Scalar:
