@@ -56,7 +56,7 @@ def compile_capture(
     """Everything after capture; the stages are kept as text under their passes' names."""
     stages = StageRecorder()
     stages.record("capture", captured.graph)
-    joint = run_passes(JOINT_PASSES, captured.graph, stages.record)
+    joint = run_passes((*JOINT_PASSES, *target.passes), captured.graph, stages.record)
     entries = plan_within(
         joint,
         choose_saved(joint, POLICIES[target.name]),

@@ -16,6 +16,8 @@ from rudagraph.build.pool import Progress, compile_all
 from rudagraph.capture import Capture
 from rudagraph.codegen import cpu, cuda
 from rudagraph.errors import UnsupportedError
+from rudagraph.passes.pipeline import Pass
+from rudagraph.passes.wide_products import wide_products
 from rudagraph.schedule.kernel import KernelSource, MachineCode
 from rudagraph.schedule.lowered import Generate
 
@@ -26,15 +28,16 @@ class Target:
 
     name: str
     generate: Generate
+    passes: tuple[Pass, ...]  # on the joint graph, after those of all targets
     build: Callable[[Sequence[KernelSource], Progress | None], list[MachineCode]]
 
 
-CPU = Target("cpu", cpu.generate, compile_all)
+CPU = Target("cpu", cpu.generate, (), compile_all)
 
 
 def cuda_target(major: int, minor: int) -> Target:
     """NVIDIA GPUs of that compute capability."""
-    return Target("cuda", cuda.generator(f"sm_{major}{minor}"), compile_all)
+    return Target("cuda", cuda.generator(f"sm_{major}{minor}"), (wide_products,), compile_all)
 
 
 def target_of(model: nn.Module, captured: Capture) -> Target:

@@ -32,6 +32,10 @@ NEED_GROWTH = ("case_30",)
 NEED_ARTIFACT = ("case_41",)
 
 
+# PyTorch's own check ends the process on a GPU, so that there is nothing to compare with.
+NO_GPU = ("case_37",)
+
+
 class GrowingStep:
     """A step to which a signature is added where a contract error names `step.add`."""
 
@@ -114,6 +118,8 @@ def main() -> int:
     parser.add_argument("pick", nargs="*", help="parts of file names")
     options = parser.parse_args()
     files = [p for p in case_files() if not options.pick or any(w in p.name for w in options.pick)]
+    if options.device != "cpu":
+        files = [path for path in files if not path.name.startswith(NO_GPU)]
     if not files:
         print(f"no case files in {FOLDER}")
         return 1

@@ -38,16 +38,19 @@ def result_strides(op: Op) -> tuple[tuple[int, ...], ...]:
     """Strides of the memory that a non-view op's results own.
 
     Row-major, except attention: PyTorch's kernels keep heads inside the sequence, as the products
-    before and after want them, so [B,H,S,D] lies as [B,S,H,D].
+    before and after want them, so [B,H,S,D] lies as [B,S,H,D]. Its logsumexp is row-major.
     """
-    if op.opcode in ("attention", "attention_backward"):
-        return tuple(_heads_inside(value.type.shape) for value in op.results)
-    return tuple(row_major_strides(value.type.shape) for value in op.results)
+    shapes = [value.type.shape for value in op.results]
+    heads = op.opcode in ("attention", "attention_backward")
+    return tuple(
+        _heads_inside(shape) if heads and len(shape) == 4 else row_major_strides(shape)
+        for shape in shapes
+    )
 
 
 def _heads_inside(shape: tuple[int, ...]) -> tuple[int, ...]:
-    batch, heads, sequence, *rest = row_major_strides((shape[0], shape[2], shape[1], *shape[3:]))
-    return (batch, sequence, heads, *rest)
+    batch, sequence, heads, size = row_major_strides((shape[0], shape[2], shape[1], shape[3]))
+    return (batch, heads, sequence, size)
 
 
 def view_strides(op: Op, base: Strided) -> Strided | None:

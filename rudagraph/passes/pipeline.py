@@ -22,6 +22,7 @@ from rudagraph.passes.own_outputs import own_outputs
 from rudagraph.passes.rotate_halves import rotate_halves
 from rudagraph.passes.shape_reductions import shape_reductions
 from rudagraph.passes.simplify import simplify
+from rudagraph.passes.turn_heads import turn_heads
 
 Pass = Callable[[Graph], Graph]
 Record = Callable[[str, Graph], object]
@@ -42,6 +43,8 @@ JOINT_PASSES: tuple[Pass, ...] = (
     rotate_halves,
     # After simplification, which folds most reshapes away; what is left here blocks fusion.
     move_views,
+    # Before hoisting, to which it gives work.
+    turn_heads,
     # Once shapes agree: what is only read turned is computed turned, and needs no copy below.
     hoist_permutes,
     # Chains of reshapes that moving has left.
