@@ -383,11 +383,26 @@ def gelu(rows: int, length: int, dtype: str) -> KernelCase:
         "gelu",
         '%y: FULL = gelu(%x)\noutput result "y" = %y',
         ("x",),
-        F.gelu,
+        lambda x: F.gelu(x),
         rows,
         length,
         dtype,
         outputs=("y",),
+    )
+
+
+def gelu_backward(rows: int, length: int, dtype: str) -> KernelCase:
+    return _pointwise(
+        "gelu backward",
+        '%dx: FULL = gelu_backward(%gradient, %x)\noutput gradient "argument:x" = %dx',
+        ("gradient", "x"),
+        lambda x: F.gelu(x),
+        rows,
+        length,
+        dtype,
+        upstream="gradient",
+        wanted=("x",),
+        outputs=("dx",),
     )
 
 
@@ -437,6 +452,83 @@ def dropout_add(rows: int, length: int, dtype: str) -> KernelCase:
         dtype,
         outputs=("y",),
         exact=False,
+    )
+
+
+def rope(rows: int, length: int, dtype: str) -> KernelCase:
+    """Rotary embedding of heads of 128, as Hugging Face's Llama writes it."""
+    tokens, heads, half = rows, length // 128, 64
+
+    def inputs() -> dict[str, Tensor]:
+        angles = _random(tokens, 128, dtype="f32", seed=2)
+        return {
+            "x": _random(1, heads, tokens, 128, dtype=dtype),
+            "cos": angles.cos().to(DTYPES[dtype]),
+            "sin": angles.sin().to(DTYPES[dtype]),
+        }
+
+    return KernelCase(
+        f"rope {dtype} {rows}x{length}",
+        _graph(
+            """
+            %x: {t}[1,{heads},{m},128] = input argument "x"
+            %cos: {t}[{m},128] = input argument "cos"
+            %sin: {t}[{m},128] = input argument "sin"
+            %a: {t}[1,{heads},{m},64] = slice(%x) [axis=3, start=0, step=1, stop=64]
+            %b: {t}[1,{heads},{m},64] = slice(%x) [axis=3, start=64, step=1, stop=128]
+            %n: {t}[1,{heads},{m},64] = neg(%b)
+            %turned: {t}[1,{heads},{m},128] = concatenate(%n, %a) [axis=3]
+            %straight: {t}[1,{heads},{m},128] = mul(%x, %cos)
+            %crossed: {t}[1,{heads},{m},128] = mul(%turned, %sin)
+            %y: {t}[1,{heads},{m},128] = add(%straight, %crossed)
+            output result "y" = %y
+            """,
+            t=dtype,
+            m=tokens,
+            heads=heads,
+        ),
+        inputs,
+        lambda x, cos, sin: x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin,
+        95.0,
+        outputs=("y",),
+    )
+
+
+def rope_backward(rows: int, length: int, dtype: str) -> KernelCase:
+    forward = rope(rows, length, dtype)
+
+    def inputs() -> dict[str, Tensor]:
+        gradient = _random(1, length // 128, rows, 128, dtype=dtype, seed=4)
+        return {"gradient": gradient, **forward.inputs()}
+
+    return KernelCase(
+        f"rope backward {dtype} {rows}x{length}",
+        _graph(
+            """
+            %gradient: {t}[1,{heads},{m},128] = input tangent "y"
+            %cos: {t}[{m},128] = input argument "cos"
+            %sin: {t}[{m},128] = input argument "sin"
+            %straight: {t}[1,{heads},{m},128] = mul(%gradient, %cos)
+            %crossed: {t}[1,{heads},{m},128] = mul(%gradient, %sin)
+            %a: {t}[1,{heads},{m},64] = slice(%crossed) [axis=3, start=0, step=1, stop=64]
+            %b: {t}[1,{heads},{m},64] = slice(%crossed) [axis=3, start=64, step=1, stop=128]
+            %n: {t}[1,{heads},{m},64] = neg(%a)
+            %above: {t}[1,{heads},{m},128] = pad(%n) [high=[0, 0, 0, 0], low=[0, 0, 0, 64], value=0]
+            %below: {t}[1,{heads},{m},128] = pad(%b) [high=[0, 0, 0, 64], low=[0, 0, 0, 0], value=0]
+            %both: {t}[1,{heads},{m},128] = add(%above, %below)
+            %dx: {t}[1,{heads},{m},128] = add(%straight, %both)
+            output gradient "argument:x" = %dx
+            """,
+            t=dtype,
+            m=rows,
+            heads=length // 128,
+        ),
+        inputs,
+        forward.eager,
+        95.0,
+        upstream="gradient",
+        wanted=("x",),
+        outputs=("dx",),
     )
 
 
@@ -516,7 +608,17 @@ def embedding_backward(ids: int, width: int) -> KernelCase:
 
 _FORWARD = (rms_norm, layer_norm, add_rms_norm, softmax)
 _BACKWARD = (rms_norm_backward, layer_norm_backward, softmax_backward)
-_POINTWISE = (silu_mul, silu_mul_backward, gelu, gelu_mul, gelu_mul_backward, dropout_add)
+_POINTWISE = (
+    silu_mul,
+    silu_mul_backward,
+    gelu,
+    gelu_backward,
+    gelu_mul,
+    gelu_mul_backward,
+    dropout_add,
+    rope,
+    rope_backward,
+)
 
 
 # -- peers, where they are installed

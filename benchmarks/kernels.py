@@ -15,6 +15,7 @@ import ctypes
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,9 +26,9 @@ from rudagraph.build.pool import compile_all
 from rudagraph.codegen.cuda import generator
 from rudagraph.ir.graph import Graph, Op, Value
 from rudagraph.ir.ops import Tag, has
+from rudagraph.ir.strides import Strided, row_major, view_strides
 from rudagraph.ir.text import parse_graph
 from rudagraph.ir.torch_types import to_torch_dtype
-from rudagraph.ir.types import row_major_strides
 from rudagraph.passes.pipeline import JOINT_PASSES, entry_passes, run_passes
 from rudagraph.runtime.cuda_kernels import load_all
 from rudagraph.schedule.lowered import KernelArgument, Lowered
@@ -39,19 +40,37 @@ SET_BYTES = 3e8  # of all input sets together: several times the L2
 COPY_BYTES = 1 << 30
 
 
-def lower(case: KernelCase, target: str) -> tuple[Graph, list[tuple[Op, Lowered]]]:
-    """The case's graph after the compiler's own passes, and its kernels."""
+@dataclass
+class Plan:
+    """A case's graph after the compiler's own passes, where its values lie, and its kernels."""
+
+    graph: Graph
+    roots: dict[Value, Value]  # the value whose memory another one is a view of
+    layouts: dict[Value, Strided]
+    kernels: list[tuple[Op, Lowered]]
+
+
+def plan(case: KernelCase, target: str) -> Plan:
     graph = run_passes((*JOINT_PASSES, *entry_passes({})), parse_graph(case.text))
-    plans = []
+    roots = {port.value: port.value for port in graph.inputs}
+    layouts = {value: row_major(value.type.shape) for value in roots}
+    kernels = []
     for op in graph.ops:
         if has(op, Tag.VIEW):
+            roots[op.result] = roots[op.inputs[0]]
+            layout = view_strides(op, layouts[op.inputs[0]])
+            assert layout is not None
+            layouts[op.result] = layout
             continue
-        strides = tuple(row_major_strides(value.type.shape) for value in op.inputs)
-        results = tuple(row_major_strides(value.type.shape) for value in op.results)
-        lowered = generator(target)(op, strides, results, (), (0,) * len(strides))
+        for value in op.results:
+            roots[value], layouts[value] = value, row_major(value.type.shape)
+        strides = tuple(layouts[value].strides for value in op.inputs)
+        results = tuple(layouts[value].strides for value in op.results)
+        offsets = tuple(layouts[value].offset for value in op.inputs)
+        lowered = generator(target)(op, strides, results, (), offsets)
         assert lowered is not None, f"no kernel for {op.opcode}"
-        plans.append((op, lowered))
-    return graph, plans
+        kernels.append((op, lowered))
+    return Plan(graph, roots, layouts, kernels)
 
 
 class Kernels:
@@ -59,57 +78,51 @@ class Kernels:
 
     def __init__(self, case: KernelCase, inputs: dict[str, Tensor]) -> None:
         major, minor = torch.cuda.get_device_capability()
-        graph, plans = lower(case, f"sm_{major}{minor}")
-        self.values: dict[Value, Tensor] = {p.value: inputs[p.value.name] for p in graph.inputs}
-        places = dict(case.in_place)
-        sharing = {result: name for name, result in places.items()}
-        named = {port.value.name: port.value for port in graph.inputs}
-        self.bytes = sum(tensor.nbytes for tensor in self.values.values())
-        for op in graph.ops:
-            if has(op, Tag.VIEW):
-                base = self.values[op.inputs[0]]
-                self.values[op.result] = base.reshape(op.result.type.shape)
-                continue
+        self._plan = plan(case, f"sm_{major}{minor}")
+        graph, kernels = self._plan.graph, self._plan.kernels
+        given = {port.value: inputs[port.value.name] for port in graph.inputs}
+        donors = {result: inputs[name] for name, result in case.in_place}
+        self._memory = dict(given)
+        for op, _ in kernels:
             for value in op.results:
-                donor = sharing.get(value.name)
-                self.values[value] = (
-                    torch.empty(
-                        value.type.shape, dtype=to_torch_dtype(value.type.dtype), device="cuda"
-                    )
-                    if donor is None
-                    else self.values[named[donor]]
-                )
-        self.outputs = {port.value.name: self.values[port.value] for port in graph.outputs}
-        self.bytes += sum(tensor.nbytes for tensor in self.outputs.values())
-        codes = compile_all([call.source for _, lowered in plans for call in lowered.calls])
-        launchers = iter(load_all(codes, torch.cuda.current_device()))
+                shape, dtype = value.type.shape, to_torch_dtype(value.type.dtype)
+                donor = donors.get(value.name)
+                empty = torch.empty(shape, dtype=dtype, device="cuda") if donor is None else donor
+                self._memory[value] = empty
+        self.outputs = {
+            port.value.name: self._memory[self._plan.roots[port.value]].reshape(
+                port.value.type.shape
+            )
+            for port in graph.outputs
+        }
+        self.bytes = sum(tensor.nbytes for tensor in (*given.values(), *self.outputs.values()))
+        sources = [call.source for _, lowered in kernels for call in lowered.calls]
+        launchers = iter(load_all(compile_all(sources), torch.cuda.current_device()))
         self._launches: list[Callable[[int], None]] = []
         self._kept: list[Any] = []
-        for op, lowered in plans:
-            workspaces = [
-                torch.empty(size, dtype=torch.uint8, device="cuda") for size in lowered.workspaces
-            ]
-            errors = torch.zeros((max(lowered.errors, 1), 2), dtype=torch.int64, device="cuda")
+        for op, lowered in kernels:
+            extra = {
+                "workspace": [
+                    torch.empty(size, dtype=torch.uint8, device="cuda")
+                    for size in lowered.workspaces
+                ],
+                "error": [
+                    torch.zeros(2, dtype=torch.int64, device="cuda") for _ in range(lowered.errors)
+                ],
+            }
             for call in lowered.calls:
-                pointers = [
-                    self._tensor(argument, op, workspaces, errors).data_ptr()
-                    for argument in call.arguments
-                ]
+                pointers = [self._address(argument, op, extra) for argument in call.arguments]
                 block = (ctypes.c_int64 * len(pointers))(*pointers)
                 self._launches.append(next(launchers).bind(ctypes.addressof(block)))
-                self._kept += [block, workspaces, errors]
+                self._kept += [block, extra]
 
-    def _tensor(
-        self, argument: KernelArgument, op: Op, workspaces: list[Tensor], errors: Tensor
-    ) -> Tensor:
-        match argument.kind:
-            case "operand":
-                return self.values[op.inputs[argument.index]]
-            case "result":
-                return self.values[op.results[argument.index]]
-            case "workspace":
-                return workspaces[argument.index]
-        return errors[argument.index]
+    def _address(self, argument: KernelArgument, op: Op, extra: dict[str, list[Tensor]]) -> int:
+        if argument.kind not in ("operand", "result"):
+            return extra[argument.kind][argument.index].data_ptr()
+        values = op.inputs if argument.kind == "operand" else op.results
+        value = values[argument.index]
+        memory = self._memory[self._plan.roots[value]]
+        return memory.data_ptr() + self._plan.layouts[value].offset * memory.element_size()
 
     def __call__(self) -> None:
         stream = torch.cuda.current_stream().cuda_stream
@@ -156,8 +169,8 @@ def _both(function: Run, leaves: list[Tensor], wanted: list[Tensor]) -> tuple[Ru
 
 
 def _parameter_names(case: KernelCase) -> tuple[str, ...]:
-    code = getattr(case.eager, "__code__", None)
-    return code.co_varnames[: code.co_argcount] if code is not None else ("x",)
+    code = case.eager.__code__
+    return code.co_varnames[: code.co_argcount]
 
 
 def _peer(case: KernelCase, variant: str) -> Callable[..., Any]:

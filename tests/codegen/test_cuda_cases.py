@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.kernel_cases import KernelCase, cases, rms_norm, rms_norm_backward, silu_mul
-from benchmarks.kernels import lower
+from benchmarks.kernels import plan
 from rudagraph.build.cuda import compile_ptx
 from rudagraph.build.ptx import facts
 
@@ -19,7 +19,7 @@ ROWS_IN_PARTS = ("f32 8192x16384", "bf16 8192x65536")  # backward: held by no bl
 
 def test_each_case_is_one_fused_operation_in_the_fewest_launches() -> None:
     for case in cases(8192, LENGTHS, ("bf16", "f32")):
-        _, plans = lower(case, "sm_90")
+        plans = plan(case, "sm_90").kernels
         launches = sum(len(lowered.calls) for _, lowered in plans)
         expected = next((n for name, n in LAUNCHES.items() if case.name.startswith(name)), 1)
         if "norm backward" in case.name and case.name.endswith(ROWS_IN_PARTS):
@@ -29,7 +29,7 @@ def test_each_case_is_one_fused_operation_in_the_fewest_launches() -> None:
 
 @pytest.mark.parametrize("make", [rms_norm, rms_norm_backward, silu_mul])
 def test_rows_move_by_16_bytes_and_stay_in_registers(make: Callable[..., KernelCase]) -> None:
-    _, plans = lower(make(8192, 4096, "bf16"), "sm_90")
+    plans = plan(make(8192, 4096, "bf16"), "sm_90").kernels
     found = facts(compile_ptx(plans[0][1].calls[0].source))
     assert found.local == 0
     assert found.widest_store == 16
