@@ -113,11 +113,15 @@ class Step:
         return tuple(targets)
 
     def add(self, *args: Any, **kwargs: Any) -> Step:
-        """Compile a further signature: another batch shape, another mode of the model."""
+        """Compile a further signature: another batch shape, another mode of the model.
+
+        Under `torch.no_grad()` it has no backward, and calls under `no_grad` take it.
+        """
         targets = self._targets(kwargs) if self._takes_targets else ()
         leaves, key = self._arguments.flatten(args, kwargs, targets)
+        grad = torch.is_grad_enabled()
         for signature in self._by_form.get(_form(leaves, key), ()):
-            if _fits(signature, leaves, signature.weights.tensors()):
+            if signature.grad == grad and _fits(signature, leaves, signature.weights.tensors()):
                 return self
         if self._compile is None:
             raise UsageError(

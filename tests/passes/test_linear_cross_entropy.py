@@ -238,6 +238,16 @@ def test_a_training_signature_without_grad_mode() -> None:
         loss = step(x, target)
     assert not loss.requires_grad
     torch.testing.assert_close(loss, module(x, target).detach())
+    with torch.no_grad():
+        step.add(x, target)
+        text = step.explain()
+        torch.testing.assert_close(step(x, target), loss)
+    assert [line.partition(") ")[2] for line in step.signatures] == [
+        "train, forward and backward",
+        "train, forward only",
+    ]
+    assert text.count("their gradient made in forward") == 1
+    step(x, target).backward()
 
 
 def test_memory_of_a_step() -> None:
