@@ -13,8 +13,8 @@ residual: the cut puts what they need into forward and saves them. The gradient 
 underflows without the loss scale, which only backward knows: it is made there, in chunks as well,
 from logits that are computed again.
 
-Chunks depend on shapes alone, so bits do not depend on a budget. A region is left alone where the
-chunks and what is saved would not be smaller than the logits.
+Chunks depend on shapes alone, so bits do not depend on a budget. A region is left alone where
+chunks, or what is saved instead of the logits, would not be smaller than they are.
 """
 
 from __future__ import annotations
@@ -50,35 +50,40 @@ class Chunking:
 
 
 CHUNKING = Chunking()
+# On an H200 adding to a weight gradient in f32 costs a pass over it for each chunk, 0.5 ms of 2.4
+# at 128256 x 2048: sixteen chunks of the 8192 rows of a step of 115 ms cost 8 ms and saved 0.4 GiB.
+GPU_CHUNKING = Chunking(bytes=1 << 30, least=1024)
 
 
-def linear_cross_entropy(graph: Graph) -> Graph:
+def linear_cross_entropy(graph: Graph, chunking: Chunking | None = None) -> Graph:
     """The graph with its losses over large vocabularies in chunks."""
-    regions = [region for region in find_regions(graph) if _pays(region, CHUNKING)]
+    chunking = chunking or CHUNKING
+    regions = [region for region in find_regions(graph) if _pays(region, chunking)]
     if not regions:
         return graph
-    writer = _Writer(graph, regions)
+    writer = _Writer(graph, regions, chunking)
     for op in graph.ops:
         writer.visit(op)
     return writer.builder.finish()
 
 
 def _pays(region: Region, chunking: Chunking) -> bool:
-    """Whether chunks and what is saved are smaller than the logits."""
+    """Whether the step is smaller with chunks: where the gradient is made, and after forward."""
     rows, classes = region.loss.inputs[0].type.shape
     logits = region.product.result.type
     each = chunking.rows(rows, classes, logits.dtype)
     if logits.numel == 0 or each >= rows:
         return False
-    needed = each * classes * logits.dtype.size
-    if not _underflows(region):
-        needed += sum(reader.op.result.type.bytes for reader in region.readers)
+    results = sum(reader.op.result.type.bytes for reader in region.readers)
+    working = each * classes * logits.dtype.size
     sums = [reader.op for reader in region.readers if reader.kind in ("columns", "turned")]
     if sums and logits.dtype.compute is not logits.dtype:
         # Products that sum over rows are made in the compute type, from operands in it.
         elements = each * classes + sum(op.result.type.numel for op in sums)
-        needed += elements * logits.dtype.compute.size
-    return needed < logits.bytes
+        working += elements * logits.dtype.compute.size
+    # Without chunks the results are made while the logits are there, and saved are the logits.
+    saved = 0 if _underflows(region) else results
+    return working < logits.bytes and saved < logits.bytes
 
 
 def _underflows(region: Region) -> bool:
@@ -89,7 +94,8 @@ def _underflows(region: Region) -> bool:
 class _Writer:
     """Copies the graph; chunks come where a loss was, factors where its gradient was read."""
 
-    def __init__(self, graph: Graph, regions: list[Region]) -> None:
+    def __init__(self, graph: Graph, regions: list[Region], chunking: Chunking) -> None:
+        self.chunking = chunking
         self.builder = GraphBuilder(graph.name, list(graph.inputs), [], list(graph.outputs))
         self.builder.reserve(value.name for value in graph.values())
         self.producers = graph.producers()
@@ -120,7 +126,7 @@ class _Writer:
         read = [op for op in region.ops if op is not region.backward]
         self._define(value for op in read for value in op.inputs if value not in made)
         rows, classes = region.loss.inputs[0].type.shape
-        each = CHUNKING.rows(rows, classes, region.product.result.type.dtype)
+        each = self.chunking.rows(rows, classes, region.product.result.type.dtype)
         writer = ChunkWriter(self.builder, region, each)
         self.done.add(region.loss.results[0])
         if region.backward is not None and _underflows(region):
