@@ -200,6 +200,7 @@ def measure(case: Case, variants: Sequence[str], options: argparse.Namespace) ->
     results = {variant: Result(case.name, variant) for variant in variants}
     steps: dict[str, Step] = {}
     expected: list[Tensor] | None = None
+    torch._dynamo.reset()  # what earlier cases left behind would be freed in the midst of this one
     for variant, result in results.items():
         try:
             with _collected():

@@ -18,7 +18,7 @@ from rudagraph.ir.graph import Graph, Value
 from rudagraph.ir.strides import Strided
 from rudagraph.options import CompileOptions
 from rudagraph.passes.partition import partition
-from rudagraph.passes.pipeline import JOINT_PASSES, entry_passes, run_passes
+from rudagraph.passes.pipeline import entry_passes, run_passes
 from rudagraph.passes.recompute import POLICIES, choose_saved
 from rudagraph.runtime.contract import build_contract
 from rudagraph.schedule.kernel import KernelSource
@@ -56,7 +56,7 @@ def compile_capture(
     """Everything after capture; the stages are kept as text under their passes' names."""
     stages = StageRecorder()
     stages.record("capture", captured.graph)
-    joint = run_passes((*JOINT_PASSES, *target.passes), captured.graph, stages.record)
+    joint = run_passes(target.joint_passes, captured.graph, stages.record)
     entries = plan_within(
         joint,
         choose_saved(joint, POLICIES[target.name]),

@@ -16,7 +16,8 @@ from rudagraph.build.pool import Progress, compile_all
 from rudagraph.capture import Capture
 from rudagraph.codegen import cpu, cuda
 from rudagraph.errors import UnsupportedError
-from rudagraph.passes.pipeline import Pass
+from rudagraph.passes.linear_cross_entropy import GPU_CHUNKING
+from rudagraph.passes.pipeline import JOINT_PASSES, Pass, joint_passes
 from rudagraph.passes.wide_products import wide_products
 from rudagraph.schedule.kernel import KernelSource, MachineCode
 from rudagraph.schedule.lowered import Generate
@@ -28,16 +29,17 @@ class Target:
 
     name: str
     generate: Generate
-    passes: tuple[Pass, ...]  # on the joint graph, after those of all targets
+    joint_passes: tuple[Pass, ...]
     build: Callable[[Sequence[KernelSource], Progress | None], list[MachineCode]]
 
 
-CPU = Target("cpu", cpu.generate, (), compile_all)
+CPU = Target("cpu", cpu.generate, JOINT_PASSES, compile_all)
 
 
 def cuda_target(major: int, minor: int) -> Target:
     """NVIDIA GPUs of that compute capability."""
-    return Target("cuda", cuda.generator(f"sm_{major}{minor}"), (wide_products,), compile_all)
+    passes = (*joint_passes(GPU_CHUNKING), wide_products)
+    return Target("cuda", cuda.generator(f"sm_{major}{minor}"), passes, compile_all)
 
 
 def target_of(model: nn.Module, captured: Capture) -> Target:

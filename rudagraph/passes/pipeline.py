@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from rudagraph.ir.graph import Graph, Role
 from rudagraph.ir.strides import Strided
 from rudagraph.ir.verify import verify
+from rudagraph.passes import linear_cross_entropy as chunked_loss
 from rudagraph.passes.accumulate import accumulate
 from rudagraph.passes.expand import expand
 from rudagraph.passes.fuse import fuse
 from rudagraph.passes.hoist_permutes import hoist_permutes
-from rudagraph.passes.linear_cross_entropy import linear_cross_entropy
+from rudagraph.passes.linear_cross_entropy import Chunking, linear_cross_entropy
 from rudagraph.passes.materialise import materialise
 from rudagraph.passes.move_views import move_views
 from rudagraph.passes.own_outputs import own_outputs
@@ -54,6 +55,18 @@ JOINT_PASSES: tuple[Pass, ...] = (
     # Before the cut: a copy made for a product in forward is saved, not made again in backward.
     materialise,
 )
+
+
+def joint_passes(chunking: Chunking) -> tuple[Pass, ...]:
+    """The same passes for a target that wants other chunks of a loss."""
+
+    def linear_cross_entropy(graph: Graph) -> Graph:
+        return chunked_loss.linear_cross_entropy(graph, chunking)
+
+    return tuple(
+        linear_cross_entropy if run is chunked_loss.linear_cross_entropy else run
+        for run in JOINT_PASSES
+    )
 
 
 def entry_passes(residuals: Mapping[str, Strided]) -> tuple[Pass, ...]:
