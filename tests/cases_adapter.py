@@ -32,8 +32,10 @@ NEED_GROWTH = ("case_30",)
 NEED_ARTIFACT = ("case_41",)
 
 
-# PyTorch's own check ends the process on a GPU, so that there is nothing to compare with.
-NO_GPU = ("case_37",)
+# On a GPU PyTorch's own check ends the process (37), or the gradients compared are rounding noise:
+# 39 trains until those of its first layer are differences of thousands, 2e-3 from the truth in
+# eager as well, which is just what it allows between two runs.
+NO_GPU = ("case_37", "case_39")
 
 
 class GrowingStep:

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases_adapter import NEED_ARTIFACT, NEED_GROWTH, case_files, load_runner, verify_case
+from tests.cases_adapter import (
+    NEED_ARTIFACT,
+    NEED_GROWTH,
+    NO_GPU,
+    case_files,
+    load_runner,
+    on_device,
+    verify_case,
+)
 
 FILES = case_files()
 pytestmark = pytest.mark.skipif(not FILES, reason="no folder shared/cases beside the checkout")
@@ -27,6 +35,15 @@ def _run(path: Path, grow: bool) -> str:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_case(path: Path) -> None:
     _run(path, grow=path.name.startswith(NEED_GROWTH))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_case_on_a_gpu(path: Path) -> None:
+    if path.name.startswith(NO_GPU):
+        pytest.skip("nothing to compare with on a GPU")
+    with on_device("cuda"):
+        _run(path, grow=path.name.startswith(NEED_GROWTH))
 
 
 @pytest.mark.parametrize(

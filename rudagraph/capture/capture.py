@@ -70,9 +70,11 @@ def capture(
     template = session.template
     assert template is not None
     results = [leaf.path for leaf in template.leaves]
-    lowered = lower(trace, inputs.items, results, session.outer)
+    with torch.device("cpu"):  # numbers that the compiler looks at, whatever the user's default is
+        lowered = lower(trace, inputs.items, results, session.outer)
+        graph = verify(group_heads(lowered.graph), stage="group_heads")
     return Capture(
-        graph=verify(group_heads(lowered.graph), stage="group_heads"),
+        graph=graph,
         constants=lowered.constants,
         call=call,
         template=template,
