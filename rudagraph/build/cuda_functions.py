@@ -102,11 +102,13 @@ class Place:
     exists: Scalar | None
 
 
-def across(functions: Functions, name: str, fold_name: str, threads: int) -> Intrinsic:
+def across(
+    functions: Functions, name: str, fold_name: str, threads: int, groups: int = 1
+) -> Intrinsic:
     fold = FOLDS[fold_name]
 
     def emit(builder: Any, value: Argument) -> Any:
-        return fold_threads([number_of(builder, value)], fold, threads, None)[0].value
+        return fold_threads([number_of(builder, value)], fold, threads, None, groups)[0].value
 
     return functions.function(name, "value", lambda value: element_kind(name, value).numba, emit)
 

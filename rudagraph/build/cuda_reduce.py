@@ -64,8 +64,14 @@ def register(builder: Any, name: str) -> Scalar:
     return Scalar(builder, builder.call(function, []), I32)
 
 
-def barrier(builder: Any) -> None:
-    """All threads of the block meet; what they wrote to shared memory is seen."""
+def barrier(builder: Any, threads: int = 0) -> None:
+    """All threads of the block meet, or `threads` neighbours; what they shared is seen."""
+    if threads:
+        group = builder.lshr(register(builder, "tid.x").value, _i32(threads.bit_length() - 1))
+        text = f"bar.sync $0, {threads};"
+        number = builder.add(group, _i32(1))  # 0 is the block's
+        raw_assembly(builder, text, "r,~{memory}", ir.VoidType(), [number], True, convergent=True)
+        return
     function = declare(builder.module, "llvm.nvvm.barrier0", ir.FunctionType(ir.VoidType(), []))
     builder.call(function, [])
 
@@ -83,9 +89,10 @@ def fold_registers(values: Sequence[Scalar], fold: Fold) -> Scalar:
 
 
 def fold_threads(
-    values: Sequence[Scalar], fold: Fold, threads: int, turn: Scalar | None
+    values: Sequence[Scalar], fold: Fold, threads: int, turn: Scalar | None, groups: int = 1
 ) -> list[Scalar]:
-    """Totals over groups of `threads` neighbours; over the block where that is more than a warp."""
+    """Totals over `threads` neighbours; groups of more than a warp meet at a barrier of their own,
+    and there are at most 15 in a block."""
     pairs = [tuple(values[first : first + 2]) for first in range(0, len(values), 2)]
     warps = threads // WARP
     if warps <= 1:
@@ -94,12 +101,13 @@ def fold_threads(
     thread = register(builder, "tid.x")
     lane = thread & (WARP - 1)
     warp = Scalar(builder, builder.lshr(thread.value, _i32(5)), I32)
-    base = warp.constant(0) if turn is None else (_low(turn) & 1) * warps
+    own = warp & -warps if groups > 1 else warp.constant(0)
+    base = own.constant(0) if turn is None else (_low(turn) & 1) * (warps * groups)
     buffers = []
     for pair in pairs:
         # One value's warp totals after the other's; a pair's halves of a warp hold one each.
         partial, count = _halve(pair, fold, WARP), len(pair)
-        size = warps * (1 if turn is None else 2)
+        size = warps * groups * (1 if turn is None else 2)
         buffer = _shared(partial, size * count)
         first_lanes = WARP // count - 1
         with builder.if_then((lane & first_lanes).equals(0).value):
@@ -108,11 +116,11 @@ def fold_threads(
                 place = place + _half_of(lane) * size
             builder.store(_stored(partial), _slot(builder, buffer, place))
         buffers.append((buffer, size, count, partial.kind))
-    barrier(builder)
+    barrier(builder, threads if groups > 1 else 0)
     results: list[Scalar] = []
     for buffer, size, count, kind in buffers:
         width = WARP // count
-        place = base + (lane & (min(warps, width) - 1))
+        place = base + own + (lane & (min(warps, width) - 1))
         if count == 2:
             place = place + _half_of(lane) * size
         total = _loaded(builder, builder.load(_slot(builder, buffer, place)), kind)
@@ -171,6 +179,34 @@ def fold_warps(value: Scalar, fold: Fold, threads: int) -> Scalar:
     return fold_registers(parts, fold)
 
 
+def fold_groups(values: Sequence[Scalar], fold: Fold, threads: int, groups: int) -> list[Scalar]:
+    """Each value over the `groups` groups of `threads` in a block: right in the first group.
+
+    By halves: the upper groups hand theirs to the lower ones. Both numbers are powers of two.
+    """
+    builder = values[0].builder
+    thread = register(builder, "tid.x")
+    kind = _stored(values[0]).type
+    result = list(values)
+    half = groups // 2
+    span = threads * half
+    size, name = span * len(values), f"groups_{kind}_{len(values)}"
+    buffer = shared_array(builder.module, kind, size, name, is_new=False) if half else None
+    while half:
+        place = thread & (half * threads - 1)
+        hands = (thread >= half * threads) & (thread < 2 * half * threads)
+        barrier(builder)  # whoever reads this memory has done so
+        with builder.if_then(hands.value):
+            for index, value in enumerate(result):
+                builder.store(_stored(value), _slot(builder, buffer, place + index * span))
+        barrier(builder)
+        for index, value in enumerate(result):
+            other = builder.load(_slot(builder, buffer, place + index * span))
+            result[index] = fold.combine(value, _loaded(builder, other, value.kind))
+        half //= 2
+    return result
+
+
 def fold_warp(value: Scalar, fold: Fold, width: int) -> Scalar:
     """Over `width` neighbouring lanes, by a butterfly: the same bits in every lane."""
     distance = width // 2
@@ -214,9 +250,14 @@ def _shared(total: Scalar, count: int) -> Any:
     return shared_array(total.builder.module, kind, count, "folded")
 
 
-def shared_array(module: ir.Module, kind: Any, count: int, name: str, align: int = 16) -> Any:
-    """A new array in the block's shared memory."""
-    unique = f"rudagraph_{name}_{len(module.globals)}"
+def shared_array(
+    module: ir.Module, kind: Any, count: int, name: str, align: int = 16, *, is_new: bool = True
+) -> Any:
+    """An array in the block's shared memory: a new one, or that of this name."""
+    unique = f"rudagraph_{name}" + (f"_{len(module.globals)}" if is_new else "")
+    known = module.globals.get(unique)
+    if known is not None:
+        return known
     array = ir.GlobalVariable(module, ir.ArrayType(kind, count), unique, SHARED_SPACE)
     array.linkage = "internal"
     array.align = align

@@ -28,7 +28,14 @@ from rudagraph.build.cuda_functions import (
     when,
 )
 from rudagraph.build.cuda_memory import STORAGES
-from rudagraph.build.cuda_reduce import FOLDS, fold_registers, fold_threads, fold_warps, register
+from rudagraph.build.cuda_reduce import (
+    FOLDS,
+    fold_groups,
+    fold_registers,
+    fold_threads,
+    fold_warps,
+    register,
+)
 from rudagraph.build.cuda_vector import Vector
 
 
@@ -125,9 +132,25 @@ class Tile(Vector):
 
         return self.function(name, "pointer index value", VOID.numba, emit)
 
+    def _make_group(self, name: str) -> Intrinsic:
+        """Which of the block's rows this thread's is."""
+        return self.function(name, "", I64.numba, lambda builder: self._group(builder).value)
+
+    def _make_rows(self, name: str, fold_name: str) -> Intrinsic:
+        """`rows_sum`: each element over the block's rows, right in the threads of the first."""
+
+        def emit(builder: Any, argument: Argument) -> Any:
+            values = self.values_of(name, builder, *argument, None)
+            return pack(builder, fold_groups(values, FOLDS[fold_name], self.threads, self.rows))
+
+        def result(argument: Any) -> Any:
+            return tile_type(element_kind(name, argument), self.count)
+
+        return self.function(name, "values", result, emit)
+
     def _make_across(self, name: str, fold_name: str) -> Intrinsic:
         """`across_sum`: of one number of each thread of the row."""
-        return across(self, name, fold_name, self.threads)
+        return across(self, name, fold_name, self.threads, self.rows)
 
     def _make_sum(self, name: str, count: str = "1") -> Intrinsic:
         return self._fold(name, "sum", int(count), in_turn=False)
@@ -164,7 +187,7 @@ class Tile(Vector):
                 fold_registers(self._counted(name, builder, argument, fold.identity), fold)
                 for argument in arguments[in_turn:]
             ]
-            totals = fold_threads(partial, fold, self.threads, turn)
+            totals = fold_threads(partial, fold, self.threads, turn, self.rows)
             return totals[0].value if count == 1 else pack(builder, totals)
 
         names = [f"values_{index}" for index in range(count)]

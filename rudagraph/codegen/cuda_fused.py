@@ -141,7 +141,7 @@ class _Lowering:
         loads: Loads,
         ring: RingShape | None,
     ) -> Lowered:
-        partials, sizes = self._partials((groups, groups))
+        partials, sizes = self._partials((groups // shape.rows, groups))
         by_result = _by_result(partials)
         kernel = TileSumKernel(stages, shape, groups, by_result, loads=loads, ring=ring)
         shared = 0 if ring is None else ring.bytes

@@ -37,6 +37,12 @@ FLAT_SUM_BLOCKS = 4
 # leave room for, and of one of its blocks.
 SUM_THREADS = 1024
 SUM_BLOCK_THREADS = 512
+# Rows of up to two vectors a lane are a warp's; threads of their blocks. A block of several rows
+# adds their partial sums itself.
+SUM_WARP_VECTORS = 2
+SUM_WARP_THREADS = 256
+# Threads of a block from which a ring of rows pays.
+RING_THREADS = 256
 # Registers that addresses, loop counters and arithmetic take beside what a thread holds.
 OTHER_REGISTERS = 16
 # Multiprocessors by target: persistent kernels put one or a few blocks on each.
@@ -180,7 +186,7 @@ def ring_shape(shape: RowShape, sizes: tuple[int, ...]) -> RingShape | None:
     is_whole = all(size * shape.vector % WIDEST_BYTES == 0 for size in sizes)
     row_bytes = shape.chunks * shape.block_threads * shape.vector * sum(sizes)
     slots = min(MOST_SLOTS, SHARED_BYTES // (max(row_bytes, 1) * shape.resident))
-    if not is_whole or not sizes or slots < 2 or shape.block_threads < SUM_BLOCK_THREADS:
+    if not is_whole or not sizes or slots < 2 or shape.block_threads < RING_THREADS:
         return None
     return RingShape(slots, slots * row_bytes)
 
@@ -193,14 +199,14 @@ def sum_row_shapes(length: int, vector: int) -> tuple[RowShape, ...]:
     223; at f32 8192 the same 196 and 204.
     """
     vectors = -(-length // vector)
-    threads = min(_power_of_two(vectors), SUM_BLOCK_THREADS)
-    chunks = -(-vectors // threads)
-    rows = SMALL_ROW_THREADS // threads if threads <= WARP else 1
-    most = max(1, SUM_THREADS // (threads * rows))
-    shapes = [RowShape(threads, vector, chunks, rows, most)]
-    if most > 1:
-        shapes.append(RowShape(threads, vector, chunks, rows, most // 2))
-    return tuple(shapes)
+    is_warp = vectors <= WARP * SUM_WARP_VECTORS
+    block = SUM_WARP_THREADS if is_warp else SUM_BLOCK_THREADS
+    threads = min(_power_of_two(vectors), WARP if is_warp else block)
+    chunks, most = -(-vectors // threads), SUM_THREADS // block
+    return tuple(
+        RowShape(threads, vector, chunks, block // threads, resident)
+        for resident in range(most, 0, -1)
+    )
 
 
 def sum_groups(shape: RowShape, rows: int, target: str) -> tuple[RowShape, int]:

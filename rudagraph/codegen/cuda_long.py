@@ -109,7 +109,7 @@ class LongKernel(TileKernel):
         self.totals.start()
         self._load_picks()
         self.passes()
-        self.totals.finish_rows(row)
+        self.totals.finish_rows(row, 1)
 
     def setup(self) -> str:
         """A tile for whole parts, and one for what is left of the row."""

@@ -1,8 +1,10 @@
 """Sums over rows on CUDA: persistent threads keep partial sums in registers, a second kernel adds.
 
-    for row in range(group, 8192, 264):          group: the rows of one block (or part of one)
+    row = group                                  group: the rows of one block (or part of one)
+    while row < 8192:
         …                                        the passes over a row, as in cuda_rows
         dweight_sum = accumulate_add(dweight_sum, weighted)
+        row = int32(row + 264)
     tile.store_f32(advance(partials, group * 16384), 0, dweight_sum)
 
 Input: the stages of a body with sums. Output: lines of the first kernel. Invariant: which rows a
@@ -15,7 +17,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rudagraph.codegen.cuda_flat import FlatKernel
-from rudagraph.codegen.cuda_launch import FLAT_THREADS, Loads, RingShape, RowShape
+from rudagraph.codegen.cuda_launch import (
+    FLAT_THREADS,
+    MOST_SLOTS,
+    WARP,
+    Loads,
+    RingShape,
+    RowShape,
+)
 from rudagraph.codegen.cuda_rows import TileKernel
 from rudagraph.codegen.cuda_writer import FOLD_NAMES, Writer
 from rudagraph.codegen.expressions import fold, literal
@@ -74,18 +83,30 @@ class Totals:
         pointer = parameters.add(name, argument, written=True)
         return f"advance({pointer}, {partial.place(group)})"
 
-    def finish_rows(self, group: str) -> None:
-        """Store the partial sums of a group of whole rows."""
+    def finish_rows(self, group: str, rows: int) -> None:
+        """Store the partial sums: of columns those of a block, which has `rows` groups of rows."""
         writer = self.writer
+        columns = [index for index, partial in self.partials.items() if partial.is_column]
         for index, partial in self.partials.items():
-            place, total = self.place(index, group), self.register[index]
+            total, name = self.register[index], FOLD_NAMES[writer.sum_op(index).opcode]
             if partial.is_column:
-                writer.lines.add(f"tile.store_{partial.dtype}({place}, 0, {total})")
+                if rows > 1:
+                    writer.lines.add(f"{total} = tile.rows_{name}({total})")
                 continue
             if any(index in current.sums for current in writer.stages.passes):
-                name = FOLD_NAMES[writer.sum_op(index).opcode]
                 writer.lines.add(f"{total} = tile.across_{name}({total})")
+            place = self.place(index, group)
             writer.lines.add(f"tile.store_row_{partial.dtype}({place}, 0, {total})")
+        stores = [
+            f"tile.store_{self.partials[index].dtype}"
+            f"({self.place(index, 'block_index()')}, 0, {self.register[index]})"
+            for index in columns
+        ]
+        if rows == 1 or not columns:
+            writer.lines.add(*stores)
+            return
+        with writer.lines.block("if tile.group() == 0:"):
+            writer.lines.add(*stores)
 
     def _add(self, index: int, text: str) -> None:
         total, function = self.register[index], fold(self.writer.sum_op(index)).function
@@ -127,10 +148,8 @@ class TileSumKernel(TileKernel):
         self.declare_results(self.totals.partials)
         group, row, following = (self.names.fresh(n) for n in ("group", "row", "following"))
         self.index = Indexing(self.nest, row, "")
-        has_folds = any(current.folds for current in self.stages.passes)
-        turn = self.names.fresh("turn") if has_folds and self.shape.threads > 32 else ""
-        lines, last = self.lines, self.nest.rows - 1
-        lines.add(f"{group} = tile.row()")
+        lines, last = self.lines, self.count(self.nest.rows - 1)
+        lines.add(f"{group} = {self.count('tile.row()')}")
         self.once()
         self._hold_shared()
         self.totals.start()
@@ -141,21 +160,39 @@ class TileSumKernel(TileKernel):
         self._load(ahead, "next_")
         if self.ring is not None:
             self._fill_ring(group)
-        lines.add(f"{turn} = 0") if turn else None
-        with lines.block(f"for {row} in range({group}, {self.nest.rows}, {self.groups}):"):
+        turn, turns = self._turn()
+        lines.add(f"{row} = {group}")
+        with lines.block(f"while {row} < {self.nest.rows}:"):
             self.index.declare(lines, self.names, self.accesses())
             if self.ring is not None:
-                self._turn_ring(row)
+                self._refill_ring(row)
             lines.add(*(f"{held} = next_{held}" for held in self._held.values()))
-            lines.add(f"{following} = min({row} + {self.groups}, {last})")
+            after = self.count(f"{row} + {self.groups}")
+            lines.add(f"{following} = min({after}, {last})")
             self._load(ahead, "next_")
             self._load(self.index, "", now=True)
             self._work(turn)
             if self.ring is not None:
-                slot = self._slot
-                lines.add(f"{slot} = {slot} + 1 if {slot} < {self.ring.slots - 1} else 0")
-            lines.add(f"{turn} += 1") if turn else None
-        self.totals.finish_rows(group)
+                self._turn_ring()
+            lines.add(*turns)
+            lines.add(f"{row} = {after}")
+        self.totals.finish_rows(group, self.shape.rows)
+
+    def count(self, number: str | int) -> str:
+        """A row's number: 32 bits wherever they do, half the instructions of 64."""
+        furthest = self.nest.rows + self.groups * (1 + MOST_SLOTS)
+        return f"int32({number})" if furthest < 1 << 31 else str(number)
+
+    def _turn(self) -> tuple[str, list[str]]:
+        """What tells a row's folds from the last one's, and the lines that change it."""
+        has_folds = any(current.folds for current in self.stages.passes)
+        if not has_folds or self.shape.threads <= WARP:
+            return "", []
+        if self.ring is not None and self.ring.slots % 2 == 0:
+            return self._slot, []
+        turn = self.names.fresh("turn")
+        self.lines.add(f"{turn} = int32(0)")
+        return turn, [f"{turn} = int32({turn} + 1)"]
 
     def _work(self, turn: str) -> None:
         self._unpacked.clear()
@@ -220,19 +257,28 @@ class TileSumKernel(TileKernel):
     def _fill_ring(self, group: str) -> None:
         """The first rows, one slot less than there are."""
         assert self.ring is not None
-        self._slot = self.names.fresh("slot")
-        for slot in range(self.ring.slots - 1):
-            self._fetch(str(slot), f"{group} + {slot * self.groups}" if slot else group)
-        self.lines.add(f"{self._slot} = 0")
+        self._slot, self._free = self.names.fresh("slot"), self.names.fresh("free")
+        last = self.ring.slots - 1
+        for slot in range(last):
+            self._fetch(str(slot), self.count(f"{group} + {slot * self.groups}") if slot else group)
+        self.lines.add(f"{self._slot} = int32(0)", f"{self._free} = int32({last})")
 
-    def _turn_ring(self, row: str) -> None:
+    def _refill_ring(self, row: str) -> None:
         """Fetch into the slot that the last row has left, and wait for this row's."""
         assert self.ring is not None
         last = self.ring.slots - 1
-        free = self.names.fresh("free")
-        self.lines.add(f"{free} = {self._slot} - 1 if {self._slot} > 0 else {last}")
-        self._fetch(free, f"{row} + {last * self.groups}")
+        self._fetch(self._free, self.count(f"{row} + {last * self.groups}"))
         self.lines.add(f"ring.wait_{last}()")
+
+    def _turn_ring(self) -> None:
+        assert self.ring is not None
+        slot, slots = self._slot, self.ring.slots
+        following = f"int32({slot} + 1)"
+        if slots & (slots - 1) == 0:
+            following = f"int32({slot} + 1 & {slots - 1})"
+        else:
+            following = f"{following} if {slot} < {slots - 1} else int32(0)"
+        self.lines.add(f"{self._free} = {slot}", f"{slot} = {following}")
 
     def _fetch(self, slot: str, row: str) -> None:
         fetched = self.names.fresh("fetched")

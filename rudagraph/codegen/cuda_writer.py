@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 
 from rudagraph.codegen.cuda_picks import is_index
 from rudagraph.codegen.domain import is_fold, result_access
-from rudagraph.codegen.expressions import RESERVED, ROUNDED, accumulator_dtype, convert, rounded
+from rudagraph.codegen.expressions import (
+    RESERVED,
+    ROUNDED,
+    accumulator_dtype,
+    convert,
+    literal,
+    rounded,
+)
 from rudagraph.codegen.indexing import Indexing
 from rudagraph.codegen.scalars import finished, folds_exactly, int_of, needs_rounding, register_text
 from rudagraph.codegen.source import Lines, Names, Parameters
@@ -59,6 +66,17 @@ class Coarse:
             return True
         passes_on = user.opcode in ("cast", "mul", "div", "sub", "add", "where", "neg")
         return passes_on and self.is_coarse(user.result)
+
+
+def _finished(op: Op, total: str) -> str:
+    """A mean is a product with a reciprocal, as PyTorch's is on a GPU: all threads of a row divide,
+    and a division takes ten instructions and a branch."""
+    count = op.inputs[0].type.numel // max(op.result.type.numel, 1)
+    dtype = accumulator_dtype(op)
+    if op.opcode != "mean" or not count or not dtype.is_floating:
+        return finished(op, total)
+    text = f"mul({total}, {literal(1 / count, dtype)})"
+    return convert(text, dtype, op.result.type.dtype)
 
 
 @dataclass
@@ -234,7 +252,7 @@ class Writer:
                 self.finish_fold(op, total)
 
     def finish_fold(self, op: Op, total: str) -> None:
-        text = finished(op, total)
+        text = _finished(op, total)
         self.assign(op.result, text if folds_exactly(op) else rounded(text, op.result.type.dtype))
 
     def folded_tile(self, op: Op) -> str:

@@ -184,6 +184,7 @@ class _Batch:
         size = self.size
         place = np.zeros(size, np.int64)
         waiting, gone = np.zeros(size, bool), np.zeros(size, bool)
+        span = np.zeros(size, np.int64)  # threads that meet at the barrier where one waits
         while not gone.all():
             free = ~gone & ~waiting
             if not free.any():
@@ -201,18 +202,20 @@ class _Batch:
                 elif kind == "griddepcontrol":
                     continue
                 elif kind == "bar":
+                    named = len(instruction.operands) > 1
+                    span[mask] = int(instruction.operands[1]) if named else self.threads
                     waiting |= mask
                 else:
                     self._execute(instruction, self._guarded(instruction, mask))
             if current + 1 >= len(self.program.blocks):
                 gone |= mask
-            self._release(waiting, gone)
+            self._release(waiting, gone, span)
 
-    def _release(self, waiting: np.ndarray, gone: np.ndarray) -> None:
-        if not waiting.any():
-            return
-        met = (waiting | gone).reshape(-1, self.threads).all(axis=1)
-        waiting[np.repeat(met, self.threads)] = False
+    def _release(self, waiting: np.ndarray, gone: np.ndarray, span: np.ndarray) -> None:
+        """Let go on who waits for neighbours that all wait or are gone."""
+        for width in np.unique(span[waiting]):
+            met = (waiting & (span == width) | gone).reshape(-1, width).all(axis=1)
+            waiting[np.repeat(met, width)] = False
 
     def _guarded(self, instruction: _Instruction, mask: np.ndarray) -> np.ndarray:
         if not instruction.guard:
