@@ -203,6 +203,42 @@ def check(
     assert error <= 1.1 * allowed + ulp * exact.norm(), name
 
 
+class Tied(nn.Module):
+    """One table that embeds tokens and scores classes: its gradient is the sum of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(CLASSES, WIDTH)
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.embed(tokens))
+        logits = F.linear(hidden, self.embed.weight)
+        return F.cross_entropy(logits.view(-1, CLASSES), labels.view(-1))
+
+
+def test_a_tied_table_sums_both_gradients() -> None:
+    torch.manual_seed(0)
+    module = Tied()
+    tokens, labels = torch.randint(CLASSES, (2, 4, ROWS // 4))
+    step = rudagraph.StaticGraph(module).compile(tokens, labels)
+    assert "chunks" in step.ir("forward")
+    (0.3 * step(tokens, labels)).backward()
+    got, module.embed.weight.grad = module.embed.weight.grad, None
+    (0.3 * module(tokens, labels)).backward()
+    torch.testing.assert_close(got, module.embed.weight.grad)
+
+
+def test_a_retained_graph_gives_the_same_gradients_again() -> None:
+    module, x, target = made(usual, True, torch.float32)
+    step = rudagraph.StaticGraph(module).compile(x, target)
+    loss = step(x, target)
+    parameters = list(module.parameters())
+    once = torch.autograd.grad(loss, parameters, retain_graph=True)
+    doubled = torch.autograd.grad(2 * loss, parameters)
+    for first, second in zip(once, doubled, strict=True):
+        assert torch.equal(2 * first, second)
+
+
 def test_nothing_to_count() -> None:
     """All targets ignored: eager's loss is NaN and its gradients are zero, ours as well."""
     module, x, target = made(usual, False, torch.float32)
