@@ -358,6 +358,12 @@ class _EntryPlanner:
             self.launches.append(Launch("copy", None, (source,), (written,), label=port.target))
             self.planner.position += 1
 
+    def _name_residual(self, index: int, port: Port) -> None:
+        """A buffer that ops have written over in place bears the name of what is saved in it."""
+        buffer = self.planner.buffers[index]
+        if buffer.kind is BufferKind.ARENA:
+            self.planner.buffers[index] = replace(buffer, name=port.target)
+
     def _results(self) -> tuple[Result, ...]:
         results: list[Result] = []
         for port in self.graph.outputs:
@@ -366,6 +372,7 @@ class _EntryPlanner:
                 root = self.layouts[port.value]
                 self.planner._residuals[port.target] = (view.buffer, root.view)
                 self.planner.extend(view.buffer, self.planner.position)
+                self._name_residual(view.buffer, port)
             elif port.role is not Role.UPDATE:
                 results.append(Result(port, view))
         return tuple(results)

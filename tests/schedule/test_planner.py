@@ -61,7 +61,7 @@ def test_kinds_of_buffers():
     buffers = named(result)
     assert buffers["argument:x"].kind is BufferKind.BOUND
     assert buffers["parameter:w"].kind is BufferKind.BOUND
-    assert buffers["h"].kind is BufferKind.ARENA
+    assert buffers["a"].kind is BufferKind.ARENA
     assert buffers["y"].kind is BufferKind.OUTPUT
     assert buffers["dw"].kind is BufferKind.OUTPUT
     assert [kernel.name for kernel in kernels] == ["tanh", "exp", "tanh_backward"]
@@ -80,7 +80,7 @@ def test_a_view_is_no_launch_and_reads_its_root():
 
 def test_residuals_live_until_their_last_reader_in_backward():
     result, _ = make()
-    shared = named(result)["h"]  # tanh runs in place: a lies in the buffer of h
+    shared = named(result)["a"]  # tanh runs in place: what is saved lies in the buffer of h
     assert (shared.first, shared.last) == (0, 4)
     assert result.backward.launches[0].arguments[1].buffer == result.buffers.index(shared)
 
