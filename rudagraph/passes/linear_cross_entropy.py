@@ -35,11 +35,12 @@ class Chunking:
     """How many rows a chunk has: `bytes` of logits as the loss computes them, within bounds.
 
     count = ceil(rows / max(least, bytes / row)), at most `most`; each chunk ceil(rows / count).
-    Measured on a CPU, width 256: products of 256 rows run as fast as whole ones, adding up their
-    weight gradients included (128 a twentieth slower, 64 a fifth); 4 MiB stay in the last cache.
+    Measured on 2 cores, 1024 rows of width 256, forward and backward against whole logits: of 4096
+    classes, 2 chunks (8 MiB) take 2 % longer, 4 chunks 8 %; of 32000, 4 chunks (31 MiB) nothing, 8
+    chunks 13 %. Eager takes 17 % and 58 % longer.
     """
 
-    bytes: int = 4 << 20
+    bytes: int = 8 << 20
     least: int = 256
     most: int = 16
 

@@ -310,8 +310,8 @@ def test_half_precision_waits_for_the_loss_scale() -> None:
 
 def test_rows_of_a_chunk_depend_on_shapes_alone() -> None:
     chunking = Chunking()
-    assert chunking.rows(1024, 4096, DType.F32) == 256
+    assert chunking.rows(1024, 4096, DType.F32) == 512
     assert chunking.rows(1024, 32000, DType.F32) == 256
     assert chunking.rows(8192, 128256, DType.BF16) == 512
     assert chunking.rows(100, 1000, DType.F32) == 100
-    assert chunking.rows(600, 2048, DType.F32) == 300
+    assert chunking.rows(1200, 2048, DType.F32) == 600

@@ -23,9 +23,9 @@ SAID = {
     "accumulate/three_products": "2 products add to what is there",
     "accumulate/left_alone": "",
     "linear_cross_entropy/tied_head": (
-        "lm_head: logits f32[600,2048] in 2 chunks of 300 rows, their gradient made in forward"
+        "lm_head: logits f32[1200,2048] in 2 chunks of 600 rows, their gradient made in forward"
     ),
-    "linear_cross_entropy/forward_only": "lm_head: logits f32[600,2048] in 2 chunks of 300 rows",
+    "linear_cross_entropy/forward_only": "lm_head: logits f32[1200,2048] in 2 chunks of 600 rows",
     "linear_cross_entropy/left_alone": "",
 }
 
