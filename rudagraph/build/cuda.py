@@ -40,7 +40,7 @@ def compile_ptx(source: KernelSource) -> str:
     """The kernel's PTX, for looking and for GPUs newer than its target."""
     function = _python_function(source)
     _find_toolkit()
-    return normalise(_lower(source, function), entry_name(source))
+    return normalise(_lower(source, function), entry_name(source), launch_of(source).cluster)
 
 
 def assemble(ptx: str, source: KernelSource) -> tuple[bytes, str]:

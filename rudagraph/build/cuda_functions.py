@@ -103,12 +103,13 @@ class Place:
 
 
 def across(
-    functions: Functions, name: str, fold_name: str, threads: int, groups: int = 1
+    functions: Functions, name: str, fold_name: str, threads: int, groups: int = 1, cluster: int = 1
 ) -> Intrinsic:
     fold = FOLDS[fold_name]
 
     def emit(builder: Any, value: Argument) -> Any:
-        return fold_threads([number_of(builder, value)], fold, threads, None, groups)[0].value
+        values = [number_of(builder, value)]
+        return fold_threads(values, fold, threads, None, groups, cluster)[0].value
 
     return functions.function(name, "value", lambda value: element_kind(name, value).numba, emit)
 

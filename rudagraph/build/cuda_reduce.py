@@ -76,6 +76,18 @@ def barrier(builder: Any, threads: int = 0) -> None:
     builder.call(function, [])
 
 
+def meet_cluster(builder: Any) -> None:
+    """All threads of a cluster's blocks meet; what they wrote to each other is seen."""
+    for step in ("arrive.release", "wait.acquire"):
+        text = f"barrier.cluster.{step}.aligned;"
+        raw_assembly(builder, text, "~{memory}", ir.VoidType(), [], True, convergent=True)
+
+
+def cluster_rank(builder: Any, cluster: int) -> Scalar:
+    """Which of its cluster's blocks this is."""
+    return register(builder, "ctaid.x") & (cluster - 1)
+
+
 def fold_registers(values: Sequence[Scalar], fold: Fold) -> Scalar:
     """Of one thread's numbers: four chains, so that additions need not wait for each other."""
     chains = list(values[:4])
@@ -89,45 +101,63 @@ def fold_registers(values: Sequence[Scalar], fold: Fold) -> Scalar:
 
 
 def fold_threads(
-    values: Sequence[Scalar], fold: Fold, threads: int, turn: Scalar | None, groups: int = 1
+    values: Sequence[Scalar],
+    fold: Fold,
+    threads: int,
+    turn: Scalar | None,
+    groups: int = 1,
+    cluster: int = 1,
 ) -> list[Scalar]:
-    """Totals over `threads` neighbours; groups of more than a warp meet at a barrier of their own,
-    and there are at most 15 in a block."""
+    """Totals over `threads` neighbours in each of `cluster` blocks.
+
+    Groups of more than a warp meet at a barrier of their own, and there are at most 15 in a block.
+    Blocks of a cluster have one group each, and every one gets the parts of all.
+    """
     pairs = [tuple(values[first : first + 2]) for first in range(0, len(values), 2)]
     warps = threads // WARP
-    if warps <= 1:
+    if warps <= 1 and cluster == 1:
         return [total for pair in pairs for total in _fold_warp_pair(pair, fold, threads)]
     builder = values[0].builder
     thread = register(builder, "tid.x")
     lane = thread & (WARP - 1)
     warp = Scalar(builder, builder.lshr(thread.value, _i32(5)), I32)
     own = warp & -warps if groups > 1 else warp.constant(0)
-    base = own.constant(0) if turn is None else (_low(turn) & 1) * (warps * groups)
+    parts = warps * cluster
+    base = own.constant(0) if turn is None else (_low(turn) & 1) * (parts * groups)
     buffers = []
     for pair in pairs:
         # One value's warp totals after the other's; a pair's halves of a warp hold one each.
         partial, count = _halve(pair, fold, WARP), len(pair)
-        size = warps * groups * (1 if turn is None else 2)
+        size = parts * groups * (1 if turn is None else 2)
         buffer = _shared(partial, size * count)
-        first_lanes = WARP // count - 1
-        with builder.if_then((lane & first_lanes).equals(0).value):
+        number = lane & (WARP // count - 1)
+        with builder.if_then((number < cluster).value):
             place = base + warp
+            if cluster > 1:
+                place = place + cluster_rank(builder, cluster) * warps
             if count == 2:
                 place = place + _half_of(lane) * size
-            builder.store(_stored(partial), _slot(builder, buffer, place))
+            slot = _slot(builder, buffer, place)
+            if cluster > 1:
+                _store_to(builder, number, _stored(partial), slot)
+            else:
+                builder.store(_stored(partial), slot)
         buffers.append((buffer, size, count, partial.kind))
-    barrier(builder, threads if groups > 1 else 0)
+    if cluster > 1:
+        meet_cluster(builder)
+    else:
+        barrier(builder, threads if groups > 1 else 0)
     results: list[Scalar] = []
     for buffer, size, count, kind in buffers:
         width = WARP // count
-        place = base + own + (lane & (min(warps, width) - 1))
+        place = base + own + (lane & (min(parts, width) - 1))
         if count == 2:
             place = place + _half_of(lane) * size
-        total = _loaded(builder, builder.load(_slot(builder, buffer, place)), kind)
-        if warps > width:
-            other = builder.load(_slot(builder, buffer, place + width))
-            total = fold.combine(total, _loaded(builder, other, kind))
-        total = fold_warp(total, fold, min(warps, width))
+        loaded = [
+            _loaded(builder, builder.load(_slot(builder, buffer, place + first)), kind)
+            for first in range(0, parts, width)
+        ]
+        total = fold_warp(fold_registers(loaded, fold), fold, min(parts, width))
         results += [total] if count == 1 else _exchange_halves(total, WARP)
     return results
 
@@ -267,6 +297,19 @@ def shared_array(
 
 def _slot(builder: Any, buffer: Any, index: Scalar) -> Any:
     return builder.gep(buffer, [_i32(0), index.value], inbounds=True)
+
+
+def _store_to(builder: Any, rank: Scalar, value: Any, slot: Any) -> None:
+    """Store at the same place in another block's shared memory."""
+    bits = 64 if value.type == ir.DoubleType() or value.type == ir.IntType(64) else 32
+    word = builder.bitcast(value, ir.IntType(bits))
+    address = builder.trunc(builder.ptrtoint(slot, ir.IntType(64)), _i32)
+    text = "mapa.shared::cluster.u32 $0, $1, $2;"
+    remote = raw_assembly(builder, text, "=r,r,r", _i32, [address, rank.value], False)
+    text = f"st.shared::cluster.u{bits} [$0], $1;"
+    kind = "l" if bits == 64 else "r"
+    values = [remote, word]
+    raw_assembly(builder, text, f"r,{kind},~{{memory}}", ir.VoidType(), values, True)
 
 
 def _stored(value: Scalar) -> Any:

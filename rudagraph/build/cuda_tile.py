@@ -30,10 +30,12 @@ from rudagraph.build.cuda_functions import (
 from rudagraph.build.cuda_memory import STORAGES
 from rudagraph.build.cuda_reduce import (
     FOLDS,
+    cluster_rank,
     fold_groups,
     fold_registers,
     fold_threads,
     fold_warps,
+    meet_cluster,
     register,
 )
 from rudagraph.build.cuda_vector import Vector
@@ -42,7 +44,8 @@ from rudagraph.build.cuda_vector import Vector
 class Tile(Vector):
     """A thread's part of a row of `length` elements; a block holds `rows` rows of `extent`.
 
-    Threads and vector are powers of two; `vector` divides the length.
+    Threads, vector and cluster are powers of two; `vector` divides the length. With a cluster, so
+    many blocks share each row, `threads` of each side by side.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Tile(Vector):
         threads: int,
         extent: int,
         rows: int = 1,
+        cluster: int = 1,
     ) -> None:
         super().__init__(vector)
         self.__name__ = f"tile of {chunks} × {vector}"
@@ -63,13 +67,23 @@ class Tile(Vector):
         self.threads = threads
         self.rows = rows
         self.extent = extent
+        self.cluster = cluster
+        # Elements of a row that its threads hold in one vector each.
+        self.span = cluster * threads * vector
 
     def _lane(self, builder: Any) -> Scalar:
+        """This thread's number among those of its row."""
         thread = register(builder, "tid.x")
+        if self.cluster > 1:
+            return thread + cluster_rank(builder, self.cluster) * self.threads
         return thread & (self.threads - 1) if self.rows > 1 else thread
 
     def _row(self, builder: Any) -> Scalar:
-        block = unsigned(register(builder, "ctaid.x"))
+        block = register(builder, "ctaid.x")
+        if self.cluster > 1:
+            shift = ir.IntType(32)(self.cluster.bit_length() - 1)
+            block = Scalar(builder, builder.lshr(block.value, shift), block.kind)
+        block = unsigned(block)
         if self.rows == 1:
             return block
         return block * self.rows + self._group(builder)
@@ -91,14 +105,13 @@ class Tile(Vector):
             if self._has_dead_rows:
                 lives = self._row(builder) < self.extent
                 exists = lives if exists is None else exists & lives
-            places.append(Place(position, chunk * self.threads * self.length, exists))
+            places.append(Place(position, chunk * self.span, exists))
         return places
 
     def _within(self, builder: Any, chunk: int) -> Scalar | None:
         """Whether this thread's vector of a chunk lies in the row; None where it surely does."""
-        span = self.threads * self.length
-        first = chunk * span
-        if first + span <= self.row_length:
+        first = chunk * self.span
+        if first + self.span <= self.row_length:
             return None
         return self._lane(builder) * self.length < self.row_length - first
 
@@ -132,6 +145,10 @@ class Tile(Vector):
 
         return self.function(name, "pointer index value", VOID.numba, emit)
 
+    def _make_meet(self, name: str) -> Intrinsic:
+        """The blocks of a cluster meet: from then on each may write to the others."""
+        return self.function(name, "", VOID.numba, meet_cluster)
+
     def _make_group(self, name: str) -> Intrinsic:
         """Which of the block's rows this thread's is."""
         return self.function(name, "", I64.numba, lambda builder: self._group(builder).value)
@@ -150,7 +167,7 @@ class Tile(Vector):
 
     def _make_across(self, name: str, fold_name: str) -> Intrinsic:
         """`across_sum`: of one number of each thread of the row."""
-        return across(self, name, fold_name, self.threads, self.rows)
+        return across(self, name, fold_name, self.threads, self.rows, self.cluster)
 
     def _make_sum(self, name: str, count: str = "1") -> Intrinsic:
         return self._fold(name, "sum", int(count), in_turn=False)
@@ -187,7 +204,7 @@ class Tile(Vector):
                 fold_registers(self._counted(name, builder, argument, fold.identity), fold)
                 for argument in arguments[in_turn:]
             ]
-            totals = fold_threads(partial, fold, self.threads, turn, self.rows)
+            totals = fold_threads(partial, fold, self.threads, turn, self.rows, self.cluster)
             return totals[0].value if count == 1 else pack(builder, totals)
 
         names = [f"values_{index}" for index in range(count)]

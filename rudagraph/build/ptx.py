@@ -37,12 +37,15 @@ class Facts:
     calls: int
 
 
-def normalise(text: str, entry: str) -> str:
-    """The PTX with its kernel named `entry`, for the drivers supported."""
+def normalise(text: str, entry: str, cluster: int = 1) -> str:
+    """The PTX with its kernel named `entry`, in clusters of blocks, for the drivers supported."""
     match = _ENTRY.search(text)
     if match is None:
         raise BuildError("the compiled text holds no kernel entry")
     text = text.replace(match[1], entry)
+    if cluster > 1:
+        bounds = f".explicitcluster\n.reqnctapercluster {cluster}, 1, 1\n.maxntid"
+        text = text.replace(".maxntid", bounds, 1)
     text = re.sub(r"\.common \.global[^\n]*NumbaEnv[^\n]*\n", "", text)
     version = _VERSION.search(text)
     if version is not None and (int(version[1]), int(version[2])) > LATEST_VERSION:

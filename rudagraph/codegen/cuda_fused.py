@@ -13,7 +13,6 @@ from rudagraph.codegen.cuda_finish import finish_call
 from rudagraph.codegen.cuda_flat import FlatKernel
 from rudagraph.codegen.cuda_launch import (
     FLAT_THREADS,
-    SUM_CHOICES,
     WARP,
     Loads,
     RingShape,
@@ -24,6 +23,7 @@ from rudagraph.codegen.cuda_launch import (
     long_shape,
     ring_shape,
     row_shape,
+    sum_choices,
     sum_groups,
     sum_row_shapes,
     sums_fit,
@@ -145,7 +145,9 @@ class _Lowering:
         by_result = _by_result(partials)
         kernel = TileSumKernel(stages, shape, groups, by_result, loads=loads, ring=ring)
         shared = 0 if ring is None else ring.bytes
-        launch = cuda_launch(self.target, shape.block_threads, shape.resident, shared)
+        launch = cuda_launch(
+            self.target, shape.block_threads, shape.resident, shared, shape.cluster
+        )
         return self._lowered(kernel, launch, partials, sizes)
 
     def _plan_rows_with_sums(
@@ -154,14 +156,15 @@ class _Lowering:
         """The first choice that fits registers: what is held, the shape, how rows are loaded."""
         spare = TileStages(self.body, self.nest, SPARE_REGISTERS)
         sizes = tuple(value.type.dtype.size for value in stepping_operands(self.stages))
-        for holds, loads in SUM_CHOICES:
-            stages = spare if holds else self.stages
-            words = needs_of(stages).words(loads)
-            for shape in sum_row_shapes(self.nest.inner, self.vector):
-                ring = ring_shape(shape, sizes) if loads is Loads.RING else None
-                is_possible = loads is not Loads.RING or ring is not None
-                if is_possible and sums_fit(shape, words):
-                    return stages, shape, loads, ring
+        for shapes, choices in sum_choices(self.nest.inner, self.vector, self.target):
+            for holds, loads in choices:
+                stages = spare if holds else self.stages
+                words = needs_of(stages).words(loads)
+                for shape in shapes:
+                    ring = ring_shape(shape, sizes) if loads is Loads.RING else None
+                    is_possible = loads is not Loads.RING or ring is not None
+                    if is_possible and sums_fit(shape, words):
+                        return stages, shape, loads, ring
         return None
 
     def _long(self) -> Lowered:

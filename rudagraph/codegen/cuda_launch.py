@@ -8,7 +8,7 @@ H200, percent of the bandwidth of a copy.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rudagraph.schedule.kernel import CudaLaunch
 
@@ -41,8 +41,8 @@ SUM_BLOCK_THREADS = 512
 # adds their partial sums itself.
 SUM_WARP_VECTORS = 2
 SUM_WARP_THREADS = 256
-# Threads of a block from which a ring of rows pays.
-RING_THREADS = 256
+# Threads of a row from which a ring of rows pays.
+RING_THREADS = 512
 # Registers that addresses, loop counters and arithmetic take beside what a thread holds.
 OTHER_REGISTERS = 16
 # Multiprocessors by target: persistent kernels put one or a few blocks on each.
@@ -66,13 +66,17 @@ LONG_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """A row in a thread's `chunks` vectors of `vector` elements times `threads`; `rows` a block."""
+    """A row in a thread's `chunks` vectors of `vector` elements times `threads`; `rows` a block.
+
+    With a cluster, a row is that of so many blocks.
+    """
 
     threads: int
     vector: int
     chunks: int
     rows: int
     resident: int
+    cluster: int = 1
 
     @property
     def block_threads(self) -> int:
@@ -152,6 +156,7 @@ class Loads(enum.Enum):
     PLAIN = "plain"  # when their turn comes
 
 
+CLUSTERS = (2, 4, 8)  # blocks that may share a row; more are not portable
 # For rows with sums, the best first: whether values are held between passes, how rows are loaded.
 # LayerNorm backward at bf16 4096 is short of arithmetic, so what is held saves time.
 SUM_CHOICES = (
@@ -159,7 +164,6 @@ SUM_CHOICES = (
     (False, Loads.RING),
     (True, Loads.AHEAD),
     (False, Loads.AHEAD),
-    (False, Loads.PLAIN),
 )
 
 
@@ -186,7 +190,7 @@ def ring_shape(shape: RowShape, sizes: tuple[int, ...]) -> RingShape | None:
     is_whole = all(size * shape.vector % WIDEST_BYTES == 0 for size in sizes)
     row_bytes = shape.chunks * shape.block_threads * shape.vector * sum(sizes)
     slots = min(MOST_SLOTS, SHARED_BYTES // (max(row_bytes, 1) * shape.resident))
-    if not is_whole or not sizes or slots < 2 or shape.block_threads < RING_THREADS:
+    if not is_whole or not sizes or slots < 2 or shape.threads < RING_THREADS:
         return None
     return RingShape(slots, slots * row_bytes)
 
@@ -203,10 +207,31 @@ def sum_row_shapes(length: int, vector: int) -> tuple[RowShape, ...]:
     block = SUM_WARP_THREADS if is_warp else SUM_BLOCK_THREADS
     threads = min(_power_of_two(vectors), WARP if is_warp else block)
     chunks, most = -(-vectors // threads), SUM_THREADS // block
+    if chunks > 1 and not is_warp:
+        most = 1
     return tuple(
         RowShape(threads, vector, chunks, block // threads, resident)
         for resident in range(most, 0, -1)
     )
+
+
+Choices = tuple[tuple[RowShape, ...], tuple[tuple[bool, Loads], ...]]
+
+
+def sum_choices(length: int, vector: int, target: str) -> tuple[Choices, ...]:
+    """Shapes for rows with sums and how to load them, the best first.
+
+    Where no block holds a row beside its sums, 2, 4 or 8 blocks do; at last rows are loaded when
+    their turn comes.
+    """
+    one = sum_row_shapes(length, vector)
+    clusters = CLUSTERS if int(target.removeprefix("sm_")) >= 90 else ()
+    shared: list[Choices] = []
+    for cluster in clusters:
+        shapes = sum_row_shapes(-(-length // cluster), vector)
+        whole = tuple(replace(shape, cluster=cluster) for shape in shapes if shape.rows == 1)
+        shared.append((whole, SUM_CHOICES))
+    return ((one, SUM_CHOICES), *shared, (one, ((False, Loads.PLAIN),)))
 
 
 def sum_groups(shape: RowShape, rows: int, target: str) -> tuple[RowShape, int]:
@@ -215,7 +240,7 @@ def sum_groups(shape: RowShape, rows: int, target: str) -> tuple[RowShape, int]:
     Groups of less than a warp run in step, so all must have the same number of rows; where no
     number of groups near the one wanted gives that, a row takes a whole warp.
     """
-    most = min(multiprocessors(target) * shape.resident * shape.rows, rows)
+    most = min(together(target, shape.cluster) * shape.resident * shape.rows, rows)
     if shape.threads < WARP:
         for groups in range(most - most % shape.rows, most // 4, -shape.rows):
             if rows % groups == 0:
@@ -232,13 +257,24 @@ def active_threads(threads: int, per_row: int, target: str) -> int:
     return max(wanted // per_row, 1) * per_row
 
 
-def cuda_launch(target: str, threads: int, resident: int = 0, shared_bytes: int = 0) -> CudaLaunch:
+def cuda_launch(
+    target: str, threads: int, resident: int = 0, shared_bytes: int = 0, cluster: int = 1
+) -> CudaLaunch:
     """How a kernel is launched; from sm_90 on its blocks come while those before it leave.
 
     RMSNorm at bf16 takes 35.0 µs without that at 4096, and 34.0 with it.
     """
     overlaps = int(target.removeprefix("sm_")) >= 90
-    return CudaLaunch(target, threads, resident, shared_bytes, overlaps)
+    return CudaLaunch(target, threads, resident, shared_bytes, overlaps, cluster)
+
+
+def together(target: str, cluster: int) -> int:
+    """Blocks, or clusters of them, that run at once, one block on each multiprocessor.
+
+    A cluster stays within a group of 16 or 18 multiprocessors.
+    """
+    count = multiprocessors(target)
+    return count // cluster if cluster <= 2 else count // 16 * 16 // cluster
 
 
 def multiprocessors(target: str) -> int:

@@ -55,6 +55,7 @@ class TileKernel(Writer):
         """The line that makes the tile."""
         shape = self.shape
         rows = f", rows={shape.rows}" if shape.rows > 1 else ""
+        rows += f", cluster={shape.cluster}" if shape.cluster > 1 else ""
         return (
             f"tile = Tile(length={self.nest.inner}, vector={shape.vector}, chunks={shape.chunks},"
             f" threads={shape.threads}, extent={self.nest.rows}{rows})"

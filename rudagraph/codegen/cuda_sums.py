@@ -97,9 +97,10 @@ class Totals:
                 writer.lines.add(f"{total} = tile.across_{name}({total})")
             place = self.place(index, group)
             writer.lines.add(f"tile.store_row_{partial.dtype}({place}, 0, {total})")
+        place = "block_index()" if rows > 1 else group
         stores = [
             f"tile.store_{self.partials[index].dtype}"
-            f"({self.place(index, 'block_index()')}, 0, {self.register[index]})"
+            f"({self.place(index, place)}, 0, {self.register[index]})"
             for index in columns
         ]
         if rows == 1 or not columns:
@@ -134,7 +135,7 @@ class TileSumKernel(TileKernel):
 
     @property
     def blocks(self) -> int:
-        return self.groups // self.shape.rows
+        return self.groups // self.shape.rows * self.shape.cluster
 
     def setup(self) -> str:
         tile = super().setup().replace(f"extent={self.nest.rows}", f"extent={self.groups}")
@@ -150,6 +151,7 @@ class TileSumKernel(TileKernel):
         self.index = Indexing(self.nest, row, "")
         lines, last = self.lines, self.count(self.nest.rows - 1)
         lines.add(f"{group} = {self.count('tile.row()')}")
+        lines.add("tile.meet()") if self.shape.cluster > 1 else None
         self.once()
         self._hold_shared()
         self.totals.start()

@@ -41,6 +41,8 @@ class CudaLaunch:
     shared_bytes: int = 0
     # Blocks may start while the kernel before still runs; the text waits for it first of all.
     overlaps: bool = False
+    # So many neighbouring blocks run together and reach each other's shared memory.
+    cluster: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,10 @@ class Memory:
                 raw[:] = self.bytes[start : start + raw.size]
 
 
+# What mapa adds to an address, times one more than the block's number in the cluster.
+_NEIGHBOUR = 1 << 24
+
+
 class Program:
     """One kernel of a PTX text."""
 
@@ -139,15 +143,18 @@ def run(
     addresses: Sequence[int],
     memory: Memory,
     shared_bytes: int = 0,
+    cluster: int = 1,
 ) -> None:
     """Runs all blocks of a kernel over the memory."""
     program = Program(text)
     program.shared_bytes += shared_bytes
     constants = {name: memory.add(array) for name, array in program.constants.items()}
-    per_batch = max(1, _LANES // threads)
+    per_batch = max(1, _LANES // (threads * cluster)) * cluster
     for first in range(0, blocks, per_batch):
         count = min(per_batch, blocks - first)
-        _Batch(program, first, count, blocks, threads, addresses, memory, constants).run()
+        batch = _Batch(program, first, count, blocks, threads, addresses, memory, constants)
+        batch.cluster = cluster
+        batch.run()
 
 
 class _Batch:
@@ -165,6 +172,7 @@ class _Batch:
         constants: dict[str, int],
     ) -> None:
         self.program, self.memory, self.threads = program, memory, threads
+        self.cluster = 1
         self.size = count * threads
         lane = np.arange(self.size)
         self.local_block = lane // threads
@@ -201,6 +209,9 @@ class _Batch:
                     gone |= self._guarded(instruction, mask)
                 elif kind == "griddepcontrol":
                     continue
+                elif kind == "barrier":
+                    span[mask] = self.threads * self.cluster
+                    waiting |= mask & (instruction.parts[2] == "wait")
                 elif kind == "bar":
                     named = len(instruction.operands) > 1
                     span[mask] = int(instruction.operands[1]) if named else self.threads
@@ -281,6 +292,11 @@ class _Batch:
                 first, second = (self._value(operand, dtype) for operand in operands[1:3])
                 chosen = self.registers[operands[3]]
                 self._set(operands[0], np.where(chosen, first, second), mask)
+            elif kind == "mapa":
+                place, rank = (self._value(operand, np.dtype("u4")) for operand in operands[1:3])
+                if (rank[mask] >= self.cluster).any():
+                    raise EmulationError("a block outside the cluster")
+                self._set(operands[0], place + (rank + 1) * np.uint32(_NEIGHBOUR), mask)
             elif kind == "shfl":
                 self._shuffle(operands, mask)
             elif kind == "mul" and parts[1] in ("wide", "hi"):
@@ -321,11 +337,15 @@ class _Batch:
             if (address < 0).any() or (address + width > self.program.local_bytes).any():
                 raise EmulationError("access outside local memory")
             address = address + np.flatnonzero(mask) * self.program.local_bytes
-        elif parts[1] == "shared":
+        elif parts[1].startswith("shared"):
             store = self.shared
+            block = self.local_block[mask]
+            if parts[1] == "shared::cluster":
+                block = block - block % self.cluster + (address // _NEIGHBOUR - 1)
+                address = address % _NEIGHBOUR
             if (address < 0).any() or (address + width > self.program.shared_bytes).any():
                 raise EmulationError("access outside shared memory")
-            address = address + (self.local_block[mask] * self.program.shared_bytes)
+            address = address + block * self.program.shared_bytes
         else:
             store = self.memory.bytes
             inside = (address >= 0) & (address + width <= store.size)

@@ -115,6 +115,7 @@ class Runner:
                 [address(argument) for argument in call.arguments],
                 memory,
                 source.cuda.shared_bytes,
+                source.cuda.cluster,
             )
         memory.copy_back()
 
