@@ -6,7 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.kernel_cases import KernelCase, cases, rms_norm, rms_norm_backward, silu_mul
+from benchmarks.kernel_cases import (
+    KernelCase,
+    cases,
+    layer_norm_backward,
+    rms_norm,
+    rms_norm_backward,
+    silu_mul,
+)
 from benchmarks.kernels import plan
 from rudagraph.build.cuda import compile_ptx
 from rudagraph.build.ptx import facts
@@ -31,3 +38,19 @@ def test_rows_move_by_16_bytes_and_stay_in_registers(make: Callable[..., KernelC
     assert found.local == 0
     assert found.widest_store == 16
     assert found.scalar_stores <= 1  # rstd
+
+
+@pytest.mark.parametrize(
+    "length,dtype,blocks", [(8192, "f32", 1), (16384, "f32", 2), (65536, "bf16", 4)]
+)
+def test_blocks_share_a_row_that_none_holds_beside_its_sums(
+    length: int, dtype: str, blocks: int
+) -> None:
+    for make in (rms_norm_backward, layer_norm_backward):
+        ((_, lowered),) = plan(make(8192, length, dtype), "sm_90").kernels
+        source = lowered.calls[0].source
+        assert source.cuda is not None
+        assert source.cuda.cluster == blocks
+        assert source.blocks % blocks == 0
+        ((_, before),) = plan(make(8192, length, dtype), "sm_80").kernels
+        assert all(call.source.cuda.cluster == 1 for call in before.calls)
