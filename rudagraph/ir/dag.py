@@ -1,23 +1,27 @@
-"""A graph as a networkx graph, built once, and the questions passes ask of it.
+"""Graphs for networkx: the view of an IR graph, built once, and cuts of flow networks.
 
     ("value", "x") -> ("op", 0) -> ("value", "y")        edges carry the value's bytes
 
 Input: a Graph. Output: answers in terms of its ops (by place) and values. Invariant: the view is
 never changed. Where one pass over `graph.ops` or a dict answers, that is faster than this view:
-`Graph.users`, `Graph.producers`, and for minimum cuts `ir/cut.py`.
+`Graph.users`, `Graph.producers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from functools import cached_property
 from typing import Any
 
 import networkx
 
+from rudagraph.errors import VerifyError
 from rudagraph.ir.graph import Graph, Op, Value
 
 Node = tuple[str, str | int]
+
+# More than any sum of tensor sizes: an edge that no cut may take.
+UNCUTTABLE = 1 << 62
 
 
 def value_node(value: Value) -> Node:
@@ -114,3 +118,27 @@ class Dag:
             sum(value.type.bytes for value in entering),
             sum(value.type.bytes for value in leaving),
         )
+
+
+def source_side(
+    edges: Iterable[tuple[Hashable, Hashable, int]], source: Hashable, sink: Hashable
+) -> set[Hashable]:
+    """The nodes that a minimum cut leaves with the source; every other node is with the sink.
+
+    Args:
+        edges: (tail, head, capacity); edges between the same nodes add up.
+
+    Of equal cuts it is the one nearest to the sink, which is unique whatever the flow behind it.
+    Raises VerifyError where a path of uncuttable edges joins source and sink.
+    """
+    network: Any = networkx.DiGraph()
+    network.add_nodes_from((source, sink))
+    for tail, head, capacity in edges:
+        known = network.get_edge_data(tail, head, {"capacity": 0})["capacity"]
+        network.add_edge(tail, head, capacity=known + capacity)
+    size, (left, _) = networkx.minimum_cut(network, source, sink)
+    if size >= UNCUTTABLE:
+        raise VerifyError(
+            "the flow network has a path that may not be cut", hint="a fault of a pass"
+        )
+    return set(left)

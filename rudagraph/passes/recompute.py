@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rudagraph.ir.cut import UNCUTTABLE, source_side
+from rudagraph.ir.dag import UNCUTTABLE, source_side
 from rudagraph.ir.graph import Graph, Op, Role, Value
 from rudagraph.ir.ops import Tag, has
 

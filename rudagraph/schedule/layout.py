@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rudagraph.errors import VerifyError
 from rudagraph.ir.graph import Graph, Role, Value
 from rudagraph.ir.ops import Tag, has
-from rudagraph.ir.strides import Strided, is_dense, result_strides, row_major, view_strides
+from rudagraph.ir.strides import Strided, result_strides, row_major, view_strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,6 @@ class Layout:
 
     root: Value
     view: Strided
-
-    @property
-    def is_row_major(self) -> bool:
-        """Contiguous from the root's start."""
-        return self.view.offset == 0 and is_dense(self.view.shape, self.view.strides)
 
 
 def layouts(graph: Graph, inputs: dict[Value, Strided] | None = None) -> dict[Value, Layout]:

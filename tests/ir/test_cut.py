@@ -1,14 +1,15 @@
-"""Minimum cuts against networkx, and the tie-break: the cut nearest to the sink."""
+"""Minimum cuts against networkx and against every cut there is; the tie-break."""
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import networkx
 import pytest
 
 from rudagraph.errors import VerifyError
-from rudagraph.ir.cut import UNCUTTABLE, source_side
+from rudagraph.ir.dag import UNCUTTABLE, source_side
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -25,6 +26,26 @@ def test_the_cut_is_as_small_as_networkx_finds(seed: int) -> None:
     assert 0 in left
     assert count - 1 not in left
     assert sum(c for a, b, c in edges if a in left and b not in left) == wanted
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_the_smallest_of_all_cuts_and_the_nearest_to_the_sink(seed: int) -> None:
+    draw = random.Random(seed)
+    count = draw.randint(3, 8)
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+    edges = [(*draw.choice(pairs), draw.randint(1, 3)) for _ in range(3 * count)]  # some twice
+
+    def size(left: set[int]) -> int:
+        return sum(c for a, b, c in edges if a in left and b not in left)
+
+    inner = range(1, count - 1)
+    cuts = [
+        {0, *some} for length in range(count - 1) for some in itertools.combinations(inner, length)
+    ]
+    best = min(map(size, cuts))
+    nearest = max((left for left in cuts if size(left) == best), key=len)
+    named = {node for edge in edges for node in edge[:2]} | {0}
+    assert source_side(edges, 0, count - 1) == nearest & named
 
 
 def test_of_equal_cuts_the_one_nearest_to_the_sink() -> None:
