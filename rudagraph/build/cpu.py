@@ -86,6 +86,8 @@ def _as_internal(text: str, function: str, source: KernelSource) -> tuple[str, l
     types_of = [_type_of(part) for part in parts]
     first = len(parts) - len(source.parameters)
     for position, name in enumerate(source.parameters, start=first):
+        if name in source.numbers:
+            continue
         extra = "noalias readonly" if name in source.read_only else "noalias"
         parts[position] = parts[position].replace(" %", f" {extra} %", 1)
     # Out of line: there the promise that no two pointers overlap needs no inliner to keep it.
@@ -110,8 +112,11 @@ def _entry_text(source: KernelSource, argument_types: list[str]) -> str:
         loads += [
             f"%slot.{position} = getelementptr i64, i64* %arguments, i64 {position} ; {name}",
             f"%address.{position} = load i64, i64* %slot.{position}",
-            f"%pointer.{position} = inttoptr i64 %address.{position} to i8*",
         ]
+        if name in source.numbers:
+            values.append(f"i64 %address.{position}")
+            continue
+        loads.append(f"%pointer.{position} = inttoptr i64 %address.{position} to i8*")
         values.append(f"i8* %pointer.{position}")
     blocks, extent = source.blocks, source.extent
     return f"""

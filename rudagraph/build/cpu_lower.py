@@ -117,7 +117,9 @@ def lower(source: KernelSource) -> tuple[str, str]:
     typing_context, context = _contexts()
     library = context.codegen().create_library(source.name)
     arguments = (types.int64,) * len(LEADING_PARAMETERS)
-    arguments += (types.voidptr,) * len(source.parameters)
+    arguments += tuple(
+        types.int64 if name in source.numbers else types.voidptr for name in source.parameters
+    )
     try:
         result = compiler.compile_extra(
             typing_context,

@@ -42,7 +42,8 @@ def host_cpu() -> HostCpu:
 
 def entry_name(source: KernelSource) -> str:
     """The entry symbol: of the content alone, so that objects of many kernels fit one engine."""
-    content = (source.text, source.parameters, source.extent, source.blocks, source.read_only)
+    shape = (source.extent, source.blocks, source.read_only, source.numbers)
+    content = (source.text, source.parameters, *shape)
     return f"rudagraph_kernel_{hashlib.sha256(repr(content).encode()).hexdigest()[:24]}"
 
 

@@ -115,7 +115,10 @@ def _lower(source: KernelSource, function: Callable[..., None]) -> str:
         result = compile_cuda(
             function,
             types.void,
-            (types.voidptr,) * len(source.parameters),
+            tuple(
+                types.int64 if name in source.numbers else types.voidptr
+                for name in source.parameters
+            ),
             cc=target,
             nvvm_options={"opt": 3, "fma": 0, "prec-div": 1, "prec-sqrt": 1},
         )

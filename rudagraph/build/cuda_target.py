@@ -24,7 +24,7 @@ _TARGET = re.compile(r"sm_(\d+)(\d)")
 
 def entry_name(source: KernelSource) -> str:
     """The kernel's symbol: readable in a profiler, and of the content alone."""
-    content = (source.text, source.parameters, source.blocks, source.cuda)
+    content = (source.text, source.parameters, source.blocks, source.cuda, source.numbers)
     readable = re.sub(r"\W+", "_", source.name)
     return f"{readable}_{hashlib.sha256(repr(content).encode()).hexdigest()[:16]}"
 

@@ -350,12 +350,18 @@ class Writer:
         return text if at == "0" else f"add({text}, int64({at}))"
 
     def random_words(self, op: Op) -> str:
-        bits, stream = int_of(op, "bits"), int_of(op, "stream")
-        key = self.register[op.inputs[0]]
+        bits, key, stream = int_of(op, "bits"), self.register[op.inputs[0]], self._stream(op)
         if not self.is_at(op.result, Place.ELEMENT):
             at = self.index.at(op.result.name)
             return f"random_u{bits}({key}, {key} >> 32, {stream}, {at})"
-        return f"{self.lanes}.random_{bits}({key}, int64({stream}), {self.offset(op.result.name)})"
+        return f"{self.lanes}.random_{bits}({key}, {stream}, {self.offset(op.result.name)})"
+
+    def _stream(self, op: Op) -> str:
+        """Parameter of the random op's stream: equal layers differ in nothing else."""
+        argument = KernelArgument("number", int_of(op, "stream"))
+        known = argument in self.parameters.arguments
+        name = "" if known else self.names.fresh(f"{op.result.name}_stream")
+        return self.parameters.add(name, argument, written=False)
 
     def _only_stored(self, value: Value, current: Pass) -> bool:
         """Whether all that is done with the value is one store, which rounds by itself."""

@@ -160,8 +160,15 @@ class RowsKernel:
         draw = "philox_row" if op["bits"] == 16 else "philox_row_32"
         row, first = self._kept[op.result], self.index.base(op.result.name)
         key = self._register[op.inputs[0]]
-        arguments = f"{row}, {first}, {self.walk.count}, {key}, {key} >> 32, {op['stream']}"
+        arguments = f"{row}, {first}, {self.walk.count}, {key}, {key} >> 32, {self._stream(op)}"
         self.lines.add(f"{draw}({arguments})")
+
+    def _stream(self, op: Op) -> str:
+        """Parameter of the random op's stream: equal layers differ in nothing else."""
+        argument = KernelArgument("number", int_of(op, "stream"))
+        known = argument in self.parameters.arguments
+        name = "" if known else self.names.fresh(f"{op.result.name}_stream")
+        return self.parameters.add(name, argument, written=False)
 
     def _need(self, values: tuple[Value, ...], place: Place = Place.ROW) -> None:
         """Load the operands among the values that are read once per row (or once)."""
@@ -302,7 +309,7 @@ class RowsKernel:
         if self._is(op.result, Place.ELEMENT):
             return f"load_{bits}({self._kept[op.result]}, {self.index.element})"
         key, at = self._register[op.inputs[0]], self.index.at(op.result.name)
-        return f"random_{bits}({key}, {key} >> 32, {op['stream']}, {at})"
+        return f"random_{bits}({key}, {key} >> 32, {self._stream(op)}, {at})"
 
     def _store_text(self, value: Value, pointer: str, at: str) -> str:
         dtype = value.type.dtype

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from rudagraph.ir.graph import Graph
+from rudagraph.ir.graph import Attribute, Graph, Op
 from rudagraph.ir.text import print_graph
 from rudagraph.schedule.kernel import LEADING_PARAMETERS, CudaLaunch, KernelSource
 from rudagraph.schedule.lowered import KernelArgument, KernelCall
@@ -70,7 +70,7 @@ class Lines:
 
 @dataclass
 class Parameters:
-    """Pointers of a kernel in order, what each points to, and which are written."""
+    """Pointers and numbers of a kernel in order, what each points to, and which are written."""
 
     names: list[str] = field(default_factory=list)
     arguments: list[KernelArgument] = field(default_factory=list)
@@ -87,11 +87,31 @@ class Parameters:
             self.written.add(name)
         return name
 
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Names of those that are integers."""
+        pairs = zip(self.names, self.arguments, strict=True)
+        return tuple(name for name, argument in pairs if argument.kind == "number")
+
+    @property
+    def read_only(self) -> tuple[str, ...]:
+        """Names of the pointers that are only read through."""
+        others = {*self.written, *self.numbers}
+        return tuple(name for name in self.names if name not in others)
+
 
 def describe(body: Graph) -> list[str]:
-    """The body as docstring lines: its IR with the user's lines, free of the graph's own name."""
-    text = print_graph(replace(body, name="body")).rstrip("\n")
+    """The body as docstring lines: its IR with the user's lines, free of the graph's own name.
+
+    The stream of a random op is an argument of the kernel, so that equal layers are equal.
+    """
+    ops = tuple(replace(op, attributes=_without_stream(op)) for op in body.ops)
+    text = print_graph(replace(body, name="body", ops=ops)).rstrip("\n")
     return text.replace("\\", "\\\\").replace('"""', r"\"\"\"").splitlines()
+
+
+def _without_stream(op: Op) -> tuple[tuple[str, Attribute], ...]:
+    return tuple(pair for pair in op.attributes if pair[0] != "stream")
 
 
 def kernel_call(
@@ -116,11 +136,12 @@ def kernel_call(
     if cuda is not None and cuda.overlaps:
         header.add("wait_for_previous()")
     text = header.text() + "\n" + body.text() + "\n"
-    read_only = tuple(name for name in parameters.names if name not in parameters.written)
+    read_only, numbers = parameters.read_only, parameters.numbers
     names = tuple(parameters.names)
     content = repr((text, names, extent, blocks, read_only, *([] if cuda is None else [cuda])))
     digest = hashlib.sha256(content.encode()).hexdigest()[:10]
-    source = KernelSource(f"{title}_{digest}", text, names, extent, blocks, read_only, cuda)
+    name = f"{title}_{digest}"
+    source = KernelSource(name, text, names, extent, blocks, read_only, cuda, numbers)
     return KernelCall(source, tuple(parameters.arguments))
 
 

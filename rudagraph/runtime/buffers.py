@@ -150,6 +150,7 @@ class PointerTable:
         self.slots: dict[View, int] = {}
         self.views: dict[int, list[tuple[int, View]]] = {}
         self.error_uses: list[Use] = []
+        self.numbers: list[tuple[int, int]] = []  # place in the block, the number itself
         self.starts: dict[int, int] = {}  # id of a launch -> where its arguments begin
         self.length = 0
         entries = [plan.forward, *([plan.backward] if plan.backward else [])]
@@ -190,6 +191,8 @@ class PointerTable:
                 self.uses.setdefault(argument.buffer, []).append(use)
             elif isinstance(argument, ErrorFlag):
                 self.error_uses.append(Use(self.length, 16 * argument.index))
+            elif isinstance(argument, int):
+                self.numbers.append((self.length, argument))
             self.length += 1
 
 
@@ -213,6 +216,8 @@ class Frame:
         self.graphs: Any = None  # captured entries, on a GPU
         self.retained = False  # the backward that runs must leave the residuals as they are
         self._arena_pointer = -1
+        for position, number in table.numbers:
+            self.block[position] = number
         address = self._flags.data_ptr()
         for use in table.error_uses:
             self.block[use.position] = address + use.offset

@@ -50,8 +50,8 @@ class KernelSource:
     """Python text that defines `kernel(begin, end, block, *parameters)`, and how it is launched.
 
     The rows [0, extent) are cut into `blocks` fixed ranges; the kernel is called once for each.
-    Parameters are raw pointers. Two of them may overlap only if the kernel writes through neither:
-    an in-place kernel takes its buffer once.
+    Parameters are raw pointers, but for `numbers`, which are 64-bit integers. Two pointers may
+    overlap only if the kernel writes through neither: an in-place kernel takes its buffer once.
 
     With `cuda`, the text defines `kernel(*parameters)` for a GPU, run by the threads of `blocks`
     blocks; `extent` is then only what the kernel works on. There parameters may overlap where each
@@ -66,14 +66,16 @@ class KernelSource:
     # Parameters the kernel only reads; the others are written, or read and written.
     read_only: tuple[str, ...] = ()
     cuda: CudaLaunch | None = None
+    # Parameters that are no pointers but integers.
+    numbers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
     """One relocatable ELF object whose `entry` runs a team member's share of the blocks.
 
-    `entry` has the C type `void entry(int64_t *arguments)`; arguments are the pointers in the
-    order of `parameters`. `target` is "triple cpu feature,feature…", the features it needs.
+    `entry` has the C type `void entry(int64_t *arguments)`; arguments are pointers and numbers in
+    the order of `parameters`. `target` is "triple cpu feature,feature…", the features it needs.
 
     With `cuda`, `code` is a cubin for the GPU `target`, `entry` a kernel that takes the pointers
     themselves, and `ptx` the text it was made from.

@@ -18,9 +18,12 @@ Strides = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class KernelArgument:
-    """A pointer of a kernel call: operand, result, workspace or error flag number `index`."""
+    """A pointer of a kernel call: operand, result, workspace or error flag number `index`.
 
-    kind: Literal["operand", "result", "workspace", "error"]
+    A "number" is no pointer, but the integer `index` itself.
+    """
+
+    kind: Literal["operand", "result", "workspace", "error", "number"]
     index: int
 
 

@@ -64,7 +64,8 @@ class ErrorFlag:
 class Launch:
     """One step of an entry: the kernel named `kernel`, or else PyTorch's own `opcode`.
 
-    For a kernel, `arguments` are its pointers in order (operands, results and workspaces). For a
+    For a kernel, `arguments` are its pointers in order (operands, results and workspaces) and its
+    numbers (which stream of random bits). For a
     library op, `arguments` follow the op's operands and `results` take what it gives: a view of an
     arena or output buffer is written in place where the op has a true out=, copied into otherwise.
     """

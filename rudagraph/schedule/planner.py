@@ -316,10 +316,12 @@ class _EntryPlanner:
         self.planner.errors += [op.location] * lowered.errors
         for call in lowered.calls:
             self.planner.kernels.setdefault(call.source.name, call.source)
-            arguments: list[View | ErrorFlag] = []
+            arguments: list[View | ErrorFlag | int] = []
             for argument in call.arguments:
                 if argument.kind == "error":
                     arguments.append(ErrorFlag(first_error + argument.index))
+                elif argument.kind == "number":
+                    arguments.append(argument.index)
                 elif argument.kind == "workspace":
                     arguments.append(workspaces[argument.index])
                 elif argument.kind == "result":

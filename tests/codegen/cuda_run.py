@@ -87,7 +87,10 @@ class Runner:
     def _launch(self) -> None:
         stream = torch.cuda.current_stream().cuda_stream
         for call in self.lowered.calls:
-            addresses = [self._tensor(argument).data_ptr() for argument in call.arguments]
+            addresses = [
+                argument.index if argument.kind == "number" else self._tensor(argument).data_ptr()
+                for argument in call.arguments
+            ]
             block = (ctypes.c_int64 * max(len(addresses), 1))(*addresses)
             _loaded(call.source).bind(ctypes.addressof(block))(stream)
             torch.cuda.synchronize()
@@ -97,6 +100,8 @@ class Runner:
         storages: dict[int, np.ndarray] = {}
 
         def address(argument: KernelArgument) -> int:
+            if argument.kind == "number":
+                return argument.index
             tensor = self._tensor(argument)
             storage = tensor.untyped_storage()
             start = storage.data_ptr()

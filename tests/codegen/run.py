@@ -91,6 +91,8 @@ class Runner:
 
     def _address(self, argument: KernelArgument) -> int:
         match argument.kind:
+            case "number":
+                return argument.index
             case "operand":
                 return self.operands[argument.index].data_ptr()
             case "result":

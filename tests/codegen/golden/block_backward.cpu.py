@@ -1,4 +1,4 @@
-# 4096 rows in 16 blocks; gradient_pointer=operand 0, h_pointer=operand 1, z_pointer=operand 2, mean_pointer=operand 3, rstd_pointer=operand 4, rms_rstd_pointer=operand 5, logsumexp_pointer=operand 6, ln_weight_pointer=operand 7, ln_bias_pointer=operand 8, bias_pointer=operand 9, rms_weight_pointer=operand 10, target_pointer=operand 11, key_pointer=operand 12, dx_pointer=result 0, scratch=workspace 1, partials=workspace 0
+# 4096 rows in 16 blocks; gradient_pointer=operand 0, h_pointer=operand 1, z_pointer=operand 2, mean_pointer=operand 3, rstd_pointer=operand 4, rms_rstd_pointer=operand 5, logsumexp_pointer=operand 6, ln_weight_pointer=operand 7, ln_bias_pointer=operand 8, bias_pointer=operand 9, rms_weight_pointer=operand 10, target_pointer=operand 11, key_pointer=operand 12, dx_pointer=result 0, scratch=workspace 1, partials=workspace 0, keep_stream=number 7
 LENGTH = 1024
 INTERLEAVE = 4
 
@@ -23,6 +23,7 @@ def kernel(
     dx_pointer,
     scratch,
     partials,
+    keep_stream,
 ):
     """4096 rows of 1024.
 
@@ -67,7 +68,7 @@ def kernel(
       %dz: bf16[4096,1024] = cast(%dz.wide) [dtype=bf16]
       %rms.weighted: f32[4096,1024] = mul(%dy, %rms.normal)
       %rms.dweight: bf16[1024] = sum(%rms.weighted) [axes=[0], dtype=bf16, keepdim=false]
-      %keep: b8[4096,1024] = bernoulli(%key) [bits=16, probability=0.1, shape=[4096, 1024], stream=7]
+      %keep: b8[4096,1024] = bernoulli(%key) [bits=16, probability=0.1, shape=[4096, 1024]]
       %dz.scaled: bf16[4096,1024] = mul(%dz, 1.1111111111111112)
       %ddropped: bf16[4096,1024] = where(%keep, %dz.scaled, 0)
       %h.wide: f32[4096,1024] = cast(%h) [dtype=f32]
@@ -147,7 +148,7 @@ def kernel(
             store_f32(partial_rms_dweight, j, add(load_f32(partial_rms_dweight, j), rms_weighted))
             store_f32(kept_rms_inner, j, rms_inner)
         rms_mean_product = div(rms_mean_product_sum, float32(1024.0))
-        philox_row(words_of_keep, at, 1024, key, key >> 32, 7)
+        philox_row(words_of_keep, at, 1024, key, key >> 32, keep_stream)
         mean = load_f32(mean_pointer, row)
         rstd = load_f32(rstd_pointer, row)
         mean_product_sum = float32(0.0)

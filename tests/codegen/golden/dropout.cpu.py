@@ -1,14 +1,14 @@
-# 25 rows in 7 blocks; x_pointer=operand 0, key_pointer=operand 1, y_pointer=result 0, scratch=workspace 0
+# 25 rows in 7 blocks; x_pointer=operand 0, key_pointer=operand 1, y_pointer=result 0, scratch=workspace 0, keep_stream=number 7
 LENGTH = 4096
 
 
-def kernel(begin, end, block, x_pointer, key_pointer, y_pointer, scratch):
+def kernel(begin, end, block, x_pointer, key_pointer, y_pointer, scratch, keep_stream):
     """1 rows of 100000.
 
     graph body {
       %x: f32[100,1000] = input operand
       %key: i64[] = input operand
-      %keep: b8[100,1000] = bernoulli(%key) [bits=16, probability=0.1, shape=[100, 1000], stream=7]
+      %keep: b8[100,1000] = bernoulli(%key) [bits=16, probability=0.1, shape=[100, 1000]]
       %scaled: f32[100,1000] = mul(%x, 1.1111111111111112)
       %y: f32[100,1000] = where(%keep, %scaled, 0)
       output result = %y
@@ -19,7 +19,7 @@ def kernel(begin, end, block, x_pointer, key_pointer, y_pointer, scratch):
     for piece in range(begin, end):
         start = piece * 4096
         count = minimum(int64(4096), 100000 - start)
-        philox_row(words_of_keep, start, count, key, key >> 32, 7)
+        philox_row(words_of_keep, start, count, key, key >> 32, keep_stream)
         for j in range(count):
             keep = ge(load_u16(words_of_keep, j), int32(6554))
             x = load_f32(x_pointer, start + j)
