@@ -6,12 +6,22 @@ plain data only, so a contract can be stored and read without the model's code.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from rudagraph.ir.tree import Scalar, Tree, TypeName
 from rudagraph.ir.types import TensorType
 
-Plain = Scalar | tuple["Plain", ...]
+# Containers are copies: what the model holds may change, the contract does not.
+Plain = (
+    Scalar
+    | tuple["Plain", ...]
+    | list["Plain"]
+    | dict["Plain", "Plain"]
+    | set["Plain"]
+    | frozenset["Plain"]
+    | deque["Plain"]
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,12 @@ to do. Invariant: no call that differs from its contract passes.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import operator
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,16 +30,18 @@ from rudagraph.ir.contract import (
 )
 from rudagraph.ir.torch_types import type_of
 from rudagraph.runtime.arguments import DescribedCall
+from rudagraph.runtime.behaviour import Behaviour, behaviour_of
 from rudagraph.runtime.structure import name_of
 from rudagraph.runtime.weights import Weights
 
 # What nn.Module keeps in an instance for itself; the rest of __dict__ is the user's.
 _INTERNAL = frozenset(nn.Module().__dict__) | {"_is_full_backward_hook"}
 HOOK_TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-# Hugging Face's settings for sampling: no training step reads them.
-_NO_PART_OF_FORWARD = frozenset(("generation_config",))
+# Hugging Face's settings for sampling, and its record of warnings given: no step reads them.
+_NO_PART_OF_FORWARD = frozenset(("generation_config", "warnings_issued"))
 _DEEPEST = 4  # containers in containers that tensors are looked for in
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, dict, set, frozenset, OrderedDict, defaultdict, deque)
 
 
 def build_contract(model: nn.Module, call: DescribedCall) -> Contract:
@@ -73,13 +79,13 @@ def attribute_tables(model: nn.Module) -> Iterator[tuple[str, Any, dict[str, Any
     """Path, owner and attribute dictionary of each module, and of configuration objects in them.
 
     A configuration is an object with plain attributes that is no module, such as Hugging Face's
-    `model.config`; forward reads it as it reads the module's own attributes.
+    `model.config` or a dataclass; forward reads it as it reads the module's own attributes.
     """
     seen: set[int] = set()
     for path, module in model.named_modules():
         yield path, module, module.__dict__
         for name, value in module.__dict__.items():
-            if name in _NO_PART_OF_FORWARD or not name.endswith("config"):
+            if name in _NO_PART_OF_FORWARD or not _is_configuration(name, value):
                 continue
             if id(value) in seen or isinstance(value, nn.Module):
                 continue
@@ -89,17 +95,25 @@ def attribute_tables(model: nn.Module) -> Iterator[tuple[str, Any, dict[str, Any
                 yield f"{path}.{name}" if path else name, value, attributes
 
 
+def _is_configuration(name: str, value: Any) -> bool:
+    if name.endswith("config") or isinstance(value, SimpleNamespace):
+        return True
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
 def plain_attributes(attributes: dict[str, Any]) -> tuple[tuple[str, Plain], ...]:
-    """The user's own scalars, and tuples of them, in an instance dictionary."""
+    """The user's own scalars in an instance dictionary, and copies of the containers of some."""
     return tuple(
-        (name, value)
+        (name, value if isinstance(value, _PLAIN) else copy.deepcopy(value))
         for name, value in attributes.items()
-        if name not in _INTERNAL and _is_plain(value)
+        if name not in _INTERNAL and name not in _NO_PART_OF_FORWARD and _is_plain(value)
     )
 
 
-def _is_plain(value: object) -> bool:
-    if isinstance(value, tuple):
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict) and type(value) in _CONTAINERS:
+        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+    if isinstance(value, tuple) or type(value) in _CONTAINERS:
         return all(map(_is_plain, value))
     return isinstance(value, _PLAIN)
 
@@ -195,8 +209,9 @@ class Checker:
         wanted: dict[tuple[str, ...], list[Any]] = {}
         tables = list(attribute_tables(model))
         for (_, _, table), module in zip(tables, self.contract.modules, strict=True):
-            names = tuple(name for name, _ in module.attributes)
-            values: list[Any] = [value for _, value in module.attributes]
+            watched = (*module.attributes, *behaviour_of(table))
+            names = tuple(name for name, _ in watched)
+            values: list[Any] = [value for _, value in watched]
             if module.training is not None:
                 names, values = ("training", *names), [module.training, *values]
             if names:
@@ -206,6 +221,7 @@ class Checker:
             (operator.itemgetter(*names), dictionaries) for names, dictionaries in groups.items()
         ]
         self._values = [wanted[names] for names in groups]
+        self.behaviour = Behaviour(tables)
 
     def model_fits(self, tensors: list[torch.Tensor]) -> bool:
         """Whether modules, attributes, hooks and tensors are as the contract says."""
@@ -215,7 +231,7 @@ class Checker:
             ] == self._values and self._tables == self._children
         except KeyError:
             return False
-        return fits and self._hooks_fit() and self._tensors_fit(tensors)
+        return fits and self.behaviour.fits() and self._hooks_fit() and self._tensors_fit(tensors)
 
     def replaced(self) -> list[str]:
         """Paths of submodules that are other objects than when this was made."""

@@ -6,6 +6,7 @@ contract. Output: all differences, the ones that the caller caused first.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,12 @@ _ADD = "add this signature to the step with step.add(...), called as the model i
 _WITHOUT = "step.model(...) runs the model without the step"
 ADD = _ADD + _WITHOUT
 ADD_SHAPE = f"{_ADD}for a smaller last batch DataLoader(drop_last=True) avoids it; {_WITHOUT}"
+RECORD = "; a record that forward does not read belongs outside the model"
 COMPILE_AGAIN = "undo the change, or compile the step again"
+
+
+_UNORDERED = (set, frozenset, dict)
+_LONGEST = 100  # characters of a value in a message
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,13 @@ def replaced(paths: list[str]) -> Difference:
     verb = "is another module" if len(paths) == 1 else "are other modules"
     what = f"{', '.join(paths[:4])} {verb} than when the step was compiled"
     return Difference(what, paths[0], COMPILE_AGAIN)
+
+
+def behaves(changes: list[tuple[str, str, str]]) -> Difference:
+    """Methods, functions and the like that are others than at compile time."""
+    spoken = [f"{path or 'model'}.{name} {words}" for path, name, words in changes[:4]]
+    path, name, _ = changes[0]
+    return Difference("; ".join(spoken), f"{path}.{name}" if path else name, COMPILE_AGAIN)
 
 
 def contract_error(differences: list[Difference]) -> ContractError:
@@ -208,10 +221,13 @@ def _module(owner: Any, table: dict[str, Any], wanted: ModuleContract) -> Iterat
     for name, value in wanted.attributes:
         if name not in table:
             yield Difference(f"{path}.{name} is gone, it was {value!r}", path, COMPILE_AGAIN)
-        elif type(table[name]) is not type(value) or repr(table[name]) != repr(value):
+        elif not _same(table[name], value):
+            record = RECORD if isinstance(value, list | dict | set | deque) else ""
             yield Difference(
-                f"{path}.{name} is {table[name]!r}, the step was compiled for {value!r}",
+                f"{path}.{name} is {_short(table[name])}, the step was compiled for "
+                f"{_short(value)}",
                 f"{path}.{name}",
+                ADD + record,
             )
     if not isinstance(owner, nn.Module):
         return
@@ -223,6 +239,18 @@ def _module(owner: Any, table: dict[str, Any], wanted: ModuleContract) -> Iterat
             "register hooks before compiling: the step runs those it was compiled with; "
             "or " + COMPILE_AGAIN,
         )
+
+
+def _same(now: Any, before: Any) -> bool:
+    """As the quick check compares, but 3 is not 3.0."""
+    if type(now) is not type(before):
+        return False
+    return repr(now) == repr(before) or (isinstance(now, _UNORDERED) and now == before)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _tensors(model: nn.Module, contract: Contract) -> Iterator[Difference]:

@@ -22,7 +22,7 @@ from rudagraph.runtime.buffers import Slots
 from rudagraph.runtime.contract import Checker
 from rudagraph.runtime.executor import Executor
 from rudagraph.runtime.explain import MemoryReport, explain_program
-from rudagraph.runtime.mismatch import contract_error, differences, replaced
+from rudagraph.runtime.mismatch import behaves, contract_error, differences, replaced
 from rudagraph.runtime.structure import builder
 from rudagraph.schedule.plan import Plan
 from rudagraph.schedule.program import Program
@@ -162,6 +162,9 @@ class Step:
         paths = next(filter(None, (item.checker.replaced() for item in self._signatures)), None)
         if paths:
             return contract_error([replaced(paths)])
+        for item in self._signatures:
+            if changes := list(item.checker.behaviour.changes()):
+                return contract_error([behaves(changes)])
         return UsageError(
             "the model or the call changed in a way that the contract does not name",
             hint="compile the step again",

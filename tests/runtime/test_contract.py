@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,16 @@ from torch import nn
 from rudagraph.errors import ContractError
 from rudagraph.runtime.step import Step
 from tests.runtime.support import plain_step
+
+
+class Mode(enum.Enum):
+    SUM = 1
+    MEAN = 2
+
+
+@dataclasses.dataclass
+class Settings:
+    power: int = 1
 
 
 class Config:
@@ -42,13 +54,22 @@ class Net(nn.Module):
         self.twin.weight = self.head.weight
         self.shift = torch.ones(4)
         self.tables = [torch.ones(4), torch.zeros(4)]
+        self.scales = [1.0, 2.0]
+        self.by_name = {"a": [1.0], "b": (2.0, 3.0)}
+        self.kinds = {"x", "y"}
+        self.activation = torch.relu
+        self.reduce = Mode.SUM
+        self.settings = Settings()
 
     def forward(
         self, x: torch.Tensor, batch: Any = None, *, scale: float = 1.0, mode: str = "a"
     ) -> torch.Tensor:
         y = self.twin(self.head(self.block(x))) * scale * self.config.scale
-        y = y + self.shift + self.tables[0]
+        y = self.activation(y + self.shift + self.tables[0]) * sum(self.scales) ** self.helper()
         return y if batch is None else y + batch["mask"]
+
+    def helper(self) -> int:
+        return self.settings.power
 
 
 @dataclass
@@ -222,6 +243,34 @@ def _no_tensor(model: Net) -> Callable[[], None]:
     return lambda: model.tables.__setitem__(0, before)
 
 
+def _changed_in_place(name: str, change: Callable[[Any], Any]) -> Any:
+    def run(model: Net) -> Callable[[], None]:
+        before = copy.deepcopy(getattr(model, name))
+        change(getattr(model, name))
+        return lambda: setattr(model, name, before)
+
+    return run
+
+
+def _on_instance(path: str, name: str) -> Callable[[Net], Callable[[], None]]:
+    def change(model: Net) -> Callable[[], None]:
+        owner = model.get_submodule(path)
+        setattr(owner, name, lambda *_: torch.zeros(3, 4))
+        return lambda: delattr(owner, name)
+
+    return change
+
+
+def _on_class(kind: Any, name: str) -> Callable[[Net], Callable[[], None]]:
+    def change(model: Net) -> Callable[[], None]:
+        own = name in vars(kind)
+        before = getattr(kind, name)
+        setattr(kind, name, lambda self, *_: before(self, *_))
+        return lambda: setattr(kind, name, before) if own else delattr(kind, name)
+
+    return change
+
+
 def _added(model: Net) -> Callable[[], None]:
     model.block.extra = nn.Linear(1, 1)
     return lambda: delattr(model.block, "extra")
@@ -245,6 +294,36 @@ CHANGES: dict[str, tuple[Callable[[Net], Callable[[], None]], list[str]]] = {
     "another module": (_added, ["module block.extra is new"]),
     "shape": (_reshape, ["parameter head.weight is f32[2,4] (2, 4)", "(4, 4)"]),
     "dtype": (_double, ["parameter block.linear.weight is f64[4,4]", "f32[4,4]"]),
+    "list": (
+        _changed_in_place("scales", lambda scales: scales.__setitem__(1, 3.0)),
+        ["model.scales is [1.0, 3.0], the step was compiled for [1.0, 2.0]", "a record"],
+    ),
+    "longer list": (_changed_in_place("scales", lambda s: s.append(3.0)), ["[1.0, 2.0, 3.0]"]),
+    "other list": (_set("scales", [2.0, 1.0]), ["model.scales is [2.0, 1.0]"]),
+    "list in dict": (
+        _changed_in_place("by_name", lambda names: names["a"].append(2.0)),
+        ["model.by_name is {'a': [1.0, 2.0], 'b': (2.0, 3.0)}"],
+    ),
+    "set": (_changed_in_place("kinds", lambda kinds: kinds.discard("x")), ["model.kinds is {'y'}"]),
+    "dataclass": (_set("settings.power", 2), ["settings.power is 2, the step was compiled for 1"]),
+    "function": (
+        _set("activation", torch.tanh),
+        ["model.activation is tanh, the step was compiled for relu", "compile the step again"],
+    ),
+    "enum": (_set("reduce", Mode.MEAN), ["model.reduce is <Mode.MEAN: 2>"]),
+    "forward of a module": (
+        _on_instance("block.linear", "forward"),
+        ["block.linear.forward was set on the instance", "where: block.linear.forward"],
+    ),
+    "forward of the model": (_on_instance("", "forward"), ["model.forward was set on the"]),
+    "method of the model": (_on_instance("", "helper"), ["model.helper was set on the instance"]),
+    "forward of a class": (_on_class(Block, "forward"), ["Block.forward was changed on the class"]),
+    "forward of PyTorch's class": (_on_class(nn.Linear, "forward"), ["Linear.forward was changed"]),
+    "inherited forward": (
+        _on_class(nn.BatchNorm1d, "forward"),
+        ["BatchNorm1d.forward was changed"],
+    ),
+    "method of a class": (_on_class(Net, "helper"), ["Net.helper was changed on the class"]),
     "no tensor": (_no_tensor, ["buffer tables[0] is 'gone', no tensor"]),
 }
 
@@ -261,6 +340,30 @@ def test_a_changed_model_is_named(compiled: Setup, name: str) -> None:
     finally:
         undo()
     assert compiled.call().requires_grad
+
+
+def test_attributes_that_forward_cannot_have_read_may_come_and_go(compiled: Setup) -> None:
+    compiled.model.block.note = "run 3"  # type: ignore[assignment]
+    assert compiled.call().requires_grad
+    del compiled.model.block.note
+    assert compiled.call().requires_grad
+    with pytest.raises(ContractError, match=r"block\.linear\.forward"):
+        undo = _on_instance("block.linear", "forward")(compiled.model)
+        try:
+            compiled.call()
+        finally:
+            undo()
+    assert compiled.call().requires_grad
+
+
+def test_a_function_kept_at_compile_and_replaced_is_named() -> None:
+    model = nn.Linear(4, 4)
+    model.forward = lambda x: x * 2  # type: ignore[assignment, method-assign]
+    step = plain_step(model, torch.ones(3, 4))
+    assert step(torch.ones(3, 4)).sum() == 24
+    model.forward = lambda x: x * 3  # type: ignore[assignment, method-assign]
+    with pytest.raises(ContractError, match=r"model\.forward is .*lambda"):
+        step(torch.ones(3, 4))
 
 
 def test_modes_around_the_call_are_part_of_the_contract(compiled: Setup) -> None:
