@@ -175,6 +175,8 @@ def _machine() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     host = host_cpu()
+    # The loader may put code and its constants more than 2 GiB apart in a process with large
+    # mappings; only the large model's absolute addresses reach that far.
     return llvm.Target.from_triple(host.triple).create_target_machine(
-        cpu=host.name, features=host.features, opt=3, reloc="pic", codemodel="small"
+        cpu=host.name, features=host.features, opt=3, reloc="static", codemodel="large"
     )

@@ -212,3 +212,55 @@ def test_a_fresh_process_needs_no_numba(code, tmp_path):
 def test_without_openmp_kernels_run_serially(code, tmp_path):
     hide = "import importlib.util; importlib.util.find_spec = lambda name: None"
     run_script(code, tmp_path, hide, "assert cpu_kernels.team_library() is None")
+
+
+# A process whose free addresses are single pages, 3 GiB apart.
+FAR_APART = """
+import ctypes
+import pickle
+import sys
+
+import torch
+
+from rudagraph.runtime.cpu_kernels import load
+from tests.runtime.test_cpu_kernels import run
+
+PAGE, NO_ACCESS, PRIVATE_ANONYMOUS_NORESERVE = 4096, 0, 0x4022
+code = pickle.load(open(sys.argv[1], "rb"))
+load(code)  # what loading imports and allocates once
+library = ctypes.CDLL(None, use_errno=True)
+library.mmap.restype = ctypes.c_void_p
+library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def reserve(size):
+    address = library.mmap(None, size, NO_ACCESS, PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        sys.exit(77)
+    return address
+
+
+walls = [reserve(3 << 30) for _ in range(6)]
+for size in (1 << 30, 1 << 24, 1 << 20, 1 << 16, 4 * PAGE, PAGE):
+    while (address := reserve(size)) > min(walls):
+        pass
+    library.munmap(address, size)
+for wall in walls:
+    library.munmap(wall + (1 << 30), PAGE)
+y, expected, _ = run(load(code), 1)
+torch.testing.assert_close(y, expected)
+"""
+
+
+def test_sections_far_apart(code, tmp_path):
+    """Large mappings, a CUDA build's libraries say, leave no room for an object in one place."""
+    path = tmp_path / "code.pickle"
+    path.write_bytes(pickle.dumps(code))
+    command = [sys.executable, "-c", FAR_APART, str(path)]
+    result = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
+    )
+    if result.returncode == 77:
+        pytest.skip("this process may not reserve so many addresses")
+    assert result.returncode == 0, result.stderr
