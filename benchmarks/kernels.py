@@ -18,7 +18,6 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,6 +122,8 @@ class Kernels:
                 self._kept += [block, extra]
 
     def _address(self, argument: KernelArgument, op: Op, extra: dict[str, list[Tensor]]) -> int:
+        if argument.kind == "number":
+            return argument.index
         if argument.kind == "number":
             return argument.index
         if argument.kind not in ("operand", "result"):
@@ -383,7 +384,7 @@ def run(setting: Setting, warm_up: int) -> list[Result]:
     for index, name in enumerate(names):
         try:
             found = pool.submit(_measure, setting, index, bandwidth).result()
-        except (BrokenProcessPool, Exception) as error:
+        except Exception as error:  # the device is lost to that process, or it died
             found = [Result(name, "rudagraph", error=_told(error))]
             pool.shutdown(wait=False, cancel_futures=True)
             pool = _pool()
