@@ -19,6 +19,7 @@ from rudagraph.capture.decompositions import decompositions
 from rudagraph.capture.heads import group_heads
 from rudagraph.capture.inputs import Inputs, collect_inputs, overlapping
 from rudagraph.capture.lower import lower
+from rudagraph.capture.mistakes import explained, quiet
 from rudagraph.capture.mode import Calls, CaptureMode
 from rudagraph.capture.places import ModulePath, location_text
 from rudagraph.capture.state import ModuleState
@@ -103,13 +104,19 @@ class _Session:
         examples = [item.tensor for item in self.inputs.items]
         self.mode: CaptureMode | None = None
         try:
-            with self.modules.watching(), substituted(), self.autocast.suspended():
+            with self.modules.watching(), substituted(), self.autocast.suspended(), quiet():
                 trace = trace_joint(self.run, examples, decompositions())
             if self.state.pending is not None and len(self.runs) < 2:
                 raise self.state.pending
             return trace
         except torch._dynamo.exc.TorchDynamoException as error:
             raise self._compiler_inside() from error
+        except Exception as error:
+            note, module = (self.mode.refused, self.mode.last.module) if self.mode else (None, "")
+            better = explained(error, note, type(self).run.__code__, module)
+            if better is None:
+                raise
+            raise better from None
         finally:
             self.state.restore()
 
@@ -119,7 +126,8 @@ class _Session:
         given = self.build(traced[len(traced) - len(self.call.leaves) :])
         args, kwargs, targets = given
         before = _apart(given)
-        mode = self.mode = CaptureMode(self.modules, type(self).run.__code__, self.outer)
+        names = {id(t): i.where for t, i in zip(traced, self.inputs.items, strict=True)}
+        mode = self.mode = CaptureMode(self.modules, type(self).run.__code__, self.outer, names)
         versions = [tensor._version for tensor in traced]
         with self.state.holding(self.inputs, traced) as settle:
             with mode, self.autocast.restored():

@@ -18,7 +18,7 @@ from torch import Tensor
 from rudagraph.capture import operators
 from rudagraph.capture.batch_norms import BATCH_NORMS
 from rudagraph.capture.dropouts import DROPOUTS, Streams, dropped
-from rudagraph.errors import UnsupportedError
+from rudagraph.errors import UnsupportedError, UsageError
 
 Replacement = Callable[..., Any]
 
@@ -81,6 +81,11 @@ def _cross_entropy(
 ) -> Any:
     if size_average is not None or reduce is not None:
         reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
+    if target.dtype in (torch.int8, torch.int16, torch.int32):
+        raise UsageError(  # PyTorch finds out when it runs
+            f"cross_entropy takes class indices of dtype int64, not {_dtype(target)}",
+            hint="pass labels.long()",
+        )
     classes_last = input.dim() >= 1 and target.dim() == input.dim() - 1
     if target.dtype is not torch.int64 or not classes_last or not input.is_floating_point():
         return NotImplemented  # class probabilities, or an error that PyTorch words itself
@@ -108,7 +113,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    if is_causal and attn_mask is not None:
+    fits = query.shape[-1:] == key.shape[-1:] and key.shape[-2:-1] == value.shape[-2:-1]
+    if (is_causal and attn_mask is not None) or not fits or not query.is_floating_point():
         return NotImplemented  # PyTorch's own error
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     tensors = (query, key, value)
@@ -189,6 +195,49 @@ def without_override(function: Any) -> Callable[..., Any]:
     return clone
 
 
+def _embedding(
+    streams: Streams,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """PyTorch's own, unless it would scale rows of the table in forward."""
+    if max_norm is None:
+        return NotImplemented
+    raise _renormalised(max_norm, norm_type)
+
+
+def _embedding_bag(
+    streams: Streams,
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    if max_norm is None:
+        return NotImplemented
+    raise _renormalised(max_norm, norm_type)
+
+
+def _renormalised(max_norm: float, norm_type: float) -> UnsupportedError:
+    return UnsupportedError(
+        f"an embedding with max_norm={max_norm} changes rows of its own weight in forward",
+        hint="leave max_norm out, and after each optimizer.step() run: with torch.no_grad(): "
+        f"weight.copy_(weight.renorm({norm_type:g}, 0, {max_norm}))",
+    )
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def _refuse_second_order(*_: Any, **__: Any) -> Any:
     raise UnsupportedError(
         "forward asks for gradients itself; a compiled step is first order only",
@@ -202,6 +251,8 @@ REPLACEMENTS: dict[Callable[..., Any], Replacement] = {
     F.rms_norm: _rms_norm,
     torch.rms_norm: _rms_norm,
     F.cross_entropy: _cross_entropy,
+    F.embedding: _embedding,
+    F.embedding_bag: _embedding_bag,
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _multi_head_attention,
     torch.Tensor.backward: _refuse_second_order,

@@ -44,6 +44,8 @@ def dropped(streams: Streams, x: Tensor, probability: float) -> Tensor:
 def _dropout(
     streams: Streams, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Any:
+    if not input.is_floating_point():
+        return NotImplemented  # PyTorch's own error
     return _finish(input, dropped(streams, input, p) if training else input, inplace)
 
 

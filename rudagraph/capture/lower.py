@@ -27,11 +27,12 @@ from rudagraph.capture.constants import Constants, is_random
 from rudagraph.capture.inputs import Input
 from rudagraph.capture.library import lower_library
 from rudagraph.capture.lowering import Lowering
-from rudagraph.capture.names import name_nodes, place
+from rudagraph.capture.mistakes import HINT, refusal_of, spoken
+from rudagraph.capture.names import name_nodes, place, short_name
 from rudagraph.capture.places import location_text
 from rudagraph.capture.table import ROWS, WIDENED
 from rudagraph.capture.trace import JointTrace, Label
-from rudagraph.errors import RudagraphError, UnsupportedError, VerifyError
+from rudagraph.errors import RudagraphError, UnsupportedError, UsageError, VerifyError
 from rudagraph.ir.builder import GraphBuilder
 from rudagraph.ir.graph import Graph, Role, Value
 from rudagraph.ir.torch_types import type_of
@@ -137,6 +138,8 @@ def _lower_node(low: Lowering, node: fx.Node) -> Any:
         result = ROWS.get(node.target, lower_library)(low, node)
         _check(node, result)
     except TypeRuleError as error:
+        if reason := refusal_of(node):
+            raise _mistake(low, node, reason) from None
         raise VerifyError(
             f"lowering {node.target}: {error}", where=location_text(place(node))
         ) from error
@@ -145,6 +148,16 @@ def _lower_node(low: Lowering, node: fx.Node) -> Any:
             error.where = location_text(place(node))
         raise
     return result
+
+
+def _mistake(low: Lowering, node: fx.Node, reason: str) -> UsageError:
+    """PyTorch would not run it either, but finds out only when it runs."""
+    operands = [low.environment.get(operand) for operand in node.all_input_nodes]
+    values = [value for value in operands if isinstance(value, Value)]
+    given = ", ".join(f"{value.name} {spoken(value.type)}" for value in values)
+    return UsageError(
+        f"{short_name(node)}({given}) fails: {reason}", location_text(place(node)), HINT
+    )
 
 
 def _refuse_random(node: fx.Node) -> None:

@@ -24,6 +24,7 @@ from rudagraph.capture.autocast import cast_arguments
 from rudagraph.capture.composites import NESTED, REPLACEMENTS
 from rudagraph.capture.draws import UniformDraw
 from rudagraph.capture.dropouts import Streams
+from rudagraph.capture.mistakes import Refused, refused
 from rudagraph.capture.places import ModulePath, location_text, user_line
 from rudagraph.errors import RudagraphError, UnsupportedError
 from rudagraph.ir.graph import Location
@@ -41,9 +42,15 @@ class CaptureMode(TorchFunctionMode):
     """Active during one run of forward; `outer` collects foreign tensors by identity."""
 
     def __init__(
-        self, modules: ModulePath, boundary: CodeType, outer: dict[int, torch.Tensor]
+        self,
+        modules: ModulePath,
+        boundary: CodeType,
+        outer: dict[int, torch.Tensor],
+        names: dict[int, str],
     ) -> None:
         super().__init__()
+        self.names = names  # of the module's tensors and the arguments, by identity
+        self.refused: Refused | None = None
         self.modules = modules
         self.boundary = boundary
         self.outer = outer
@@ -76,6 +83,12 @@ class CaptureMode(TorchFunctionMode):
             except RudagraphError as error:
                 if not error.where:
                     error.where = location_text(location)
+                raise
+            except Exception as error:
+                # Forward may catch it; if not, the capture says what was called on what.
+                if self.refused is None or self.refused.error is not error:
+                    given = (*args, *kwargs.values())
+                    self.refused = refused(error, function, given, self.names, location)
                 raise
 
     def _call(

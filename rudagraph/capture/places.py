@@ -40,16 +40,21 @@ def short_path(file: str) -> str:
 
 
 @functools.cache
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Whether a source file is neither PyTorch's nor ours."""
     return not file.startswith("<") and not os.path.abspath(file).startswith(_OWN)
+
+
+def line_of(file: str, line: int) -> str:
+    return f"{short_path(file)}:{line}"
 
 
 def user_line(boundary: CodeType) -> str:
     """file:line of the innermost frame of the user's below `boundary`, or nothing."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code is not boundary:
-        if _is_users(frame.f_code.co_filename):
-            return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+        if is_users(frame.f_code.co_filename):
+            return line_of(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]
     return ""
 

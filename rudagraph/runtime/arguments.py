@@ -27,6 +27,8 @@ from rudagraph.runtime.structure import (
 )
 
 _MISSING = object()
+# What the loss takes; no parameter of a forward can bear this name, though `targets` it may.
+_TARGETS = "loss targets"
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _CONSTANTS = (bool, int, str, type(None), bytes)
 _SCALARS = (*_CONSTANTS, float, complex)
@@ -90,7 +92,7 @@ class Arguments:
                 continue
             key.append((slot.path, _key(value, slot.path, leaves)))
         if targets:
-            key.append(("targets", _key(targets, "targets", leaves)))
+            key.append((_TARGETS, _key(targets, _TARGETS, leaves)))
         return leaves, tuple(key)
 
     def describe(
@@ -110,9 +112,10 @@ class Arguments:
         positional = tuple(trees[index] for index in range(len(args)))
         keywords = tuple((name, trees[len(args) + index]) for index, name in enumerate(kwargs))
         after = tuple(
-            take_apart(target, f"targets[{index}]", leaves) for index, target in enumerate(targets)
+            take_apart(target, f"{_TARGETS}[{index}]", leaves)
+            for index, target in enumerate(targets)
         )
-        arguments += [(f"targets[{index}]", tree) for index, tree in enumerate(after)]
+        arguments += [(f"{_TARGETS}[{index}]", tree) for index, tree in enumerate(after)]
         _, key = self.flatten(args, kwargs, targets)
         return DescribedCall(
             tree=CallTree(positional, keywords, after),
@@ -174,12 +177,12 @@ def key_of(arguments: Sequence[tuple[str, Tree]]) -> tuple[Any, ...]:
     key: list[Any] = []
     targets: list[Any] = []
     for path, tree in arguments:
-        if path.startswith("targets["):
+        if path.startswith(f"{_TARGETS}["):
             targets.append(_tree_key(tree))
         else:
             key.append(path if isinstance(tree, TensorLeaf) else (path, _tree_key(tree)))
     if targets:
-        key.append(("targets", (tuple, tuple(range(len(targets))), tuple(targets), ())))
+        key.append((_TARGETS, (tuple, tuple(range(len(targets))), tuple(targets), ())))
     return tuple(key)
 
 

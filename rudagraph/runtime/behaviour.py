@@ -48,7 +48,7 @@ class Behaviour:
         self._kinds = [type(owner) for _, owner, _ in owners]
         self._tables = [table for _, _, table in owners]
         self._objects = [behaviour_of(table) for table in self._tables]
-        self._lengths = list(map(len, self._tables))
+        self._total = sum(map(len, self._tables))
         self._names = [frozenset(table) for table in self._tables]
         self._watch_classes()
 
@@ -70,13 +70,13 @@ class Behaviour:
             return False
         if now != self._wanted:
             return False
-        return [*map(len, self._tables)] == self._lengths or self._only_grew()
+        return sum(map(len, self._tables)) == self._total or self._only_grew()
 
     def _only_grew(self) -> bool:
         """New attributes are fine, unless one hides what the class says."""
         if next(self._hidden(), None):
             return False
-        self._lengths = list(map(len, self._tables))
+        self._total = sum(map(len, self._tables))
         self._names = [frozenset(table) for table in self._tables]
         return True
 

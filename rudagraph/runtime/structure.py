@@ -13,7 +13,7 @@ import importlib
 import operator
 import sys
 import types
-from collections import OrderedDict, UserDict
+from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
@@ -213,7 +213,13 @@ class _Apart:
 def extra_attributes(
     value: Any, kind: NodeKind, keys: tuple[Key, ...]
 ) -> tuple[tuple[str, Tree], ...]:
-    """Scalar attributes of an instance beyond its members, such as what __post_init__ has set."""
+    """Scalar attributes of an instance beyond its members, such as what __post_init__ has set.
+
+    Of a defaultdict, the factory.
+    """
+    if isinstance(value, defaultdict):
+        factory = value.default_factory
+        return () if factory is None else (("default_factory", _factory(factory)),)
     if kind not in ("dataclass", "userdict"):
         return ()
     attributes = getattr(value, "__dict__", {})
@@ -222,6 +228,17 @@ def extra_attributes(
         for name, attribute in attributes.items()
         if name not in keys and name != "data" and isinstance(attribute, _SCALARS)
     )
+
+
+def _factory(factory: Any) -> Tree:
+    try:
+        return _plain(factory, "")
+    except UnsupportedError:
+        raise UnsupportedError(
+            "a defaultdict has a factory that cannot be found again by its name",
+            getattr(factory, "__qualname__", repr(factory)),
+            "use a class or a function of a module, such as list, or a plain dict",
+        ) from None
 
 
 def _plain(value: Any, path: str) -> Tree:
@@ -286,7 +303,7 @@ def _node_builder(node: Node) -> Builder:
             if cls is dict:
                 pairs = list(zip(keys, children, strict=True))
                 return lambda leaves: {key: child(leaves) for key, child in pairs}
-            return _dict_builder(cls, keys, children)
+            return _dict_builder(node, cls, children)
     return _instance_builder(node, cls, children)
 
 
@@ -295,13 +312,16 @@ def _filled(target: list[Any], items: list[Any]) -> list[Any]:
     return target
 
 
-def _dict_builder(cls: Any, keys: tuple[Key, ...], children: list[Builder]) -> Builder:
+def _dict_builder(node: Node, cls: Any, children: list[Builder]) -> Builder:
+    keys, extras = node.keys, [(name, _constant(tree)) for name, tree in node.extras]
     put = OrderedDict.__setitem__ if issubclass(cls, OrderedDict) else dict.__setitem__
 
     def build(leaves: Sequence[Any]) -> Any:
         result = cls.__new__(cls)
         for key, child in zip(keys, children, strict=True):
             put(result, key, child(leaves))
+        for name, value in extras:
+            setattr(result, name, value)
         return result
 
     return build

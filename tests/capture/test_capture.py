@@ -106,7 +106,7 @@ def test_a_loss_on_top_takes_targets() -> None:
     captured = capture(model, (x,), loss=F.cross_entropy, targets=(y,))
     got = run(captured, model, (x,), targets=(y,))
     assert_same(got, eager(model, (x,), keep=lambda out: F.cross_entropy(out, y)))
-    assert "targets[0]" in targets(captured, Role.ARGUMENT)
+    assert "loss targets[0]" in targets(captured, Role.ARGUMENT)
 
 
 # -- state

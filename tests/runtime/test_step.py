@@ -7,6 +7,7 @@ import gc
 import pickle
 import threading
 import weakref
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -646,7 +647,7 @@ def test_loss_and_targets() -> None:
     step = plain_step(model, batch(0), targets=(target,), options={"loss": nn.functional.mse_loss})
     want = gradients(model, lambda: nn.functional.mse_loss(model(batch(1)), target))
     assert_same(gradients(model, lambda: step(batch(1), targets=(target,))), want)
-    with pytest.raises(ContractError, match=r"argument targets\[0\] is left out"):
+    with pytest.raises(ContractError, match=r"argument loss targets\[0\] is left out"):
         step(batch(1))
     with pytest.raises(UsageError, match=r"targets must be a tuple, not a Tensor(.|\n)*\(y,\)"):
         step(batch(1), targets=target)
@@ -660,6 +661,45 @@ def test_a_model_may_have_targets_of_its_own() -> None:
     x, y = batch(1).requires_grad_(), batch(2)
     step = plain_step(Loss(), x, targets=y)
     torch.testing.assert_close(step(x, targets=y), (x - y).pow(2).mean())
+
+
+class Packs(nn.Module):
+    """Has parameters of its own that bear the name of what the loss takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, *targets: torch.Tensor) -> Any:
+        out: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+        for tensor in targets:
+            out["all"].append(self.linear(tensor))
+        return out
+
+
+def test_targets_of_the_loss_and_of_the_model_do_not_meet() -> None:
+    model = Packs()
+
+    def loss(output: Any, *targets: torch.Tensor) -> torch.Tensor:
+        assert output["none"] == []
+        return sum((o - t).square().sum() for o, t in zip(output["all"], targets, strict=True))  # type: ignore[return-value]
+
+    inputs, wanted = [torch.randn(2, 3) for _ in range(2)], [torch.randn(2, 3) for _ in range(2)]
+    step = plain_step(model, *inputs, targets=wanted, options={"loss": loss})
+    torch.testing.assert_close(
+        step(*inputs, targets=wanted).detach(), loss(model(*inputs), *wanted).detach()
+    )
+    with pytest.raises(ContractError, match=r"argument loss targets\[1\] has shape \(4, 3\)"):
+        step(*inputs, targets=[wanted[0], torch.ones(4, 3)])
+    with pytest.raises(ContractError, match=r"argument targets\[1\] has shape \(4, 3\)"):
+        step(inputs[0], torch.ones(4, 3), targets=wanted)
+
+
+def test_a_defaultdict_keeps_its_factory() -> None:
+    model, x = Packs(), torch.randn(2, 3)
+    out = plain_step(model, x)(x)
+    assert type(out) is defaultdict and out["new"] == [] and list(out) == ["all", "new"]
+    torch.testing.assert_close(out["all"][0], model(x)["all"][0])
 
 
 def test_outputs_that_were_dropped_are_not_made() -> None:

@@ -211,8 +211,8 @@ def test_a_described_call_agrees_with_the_fast_way_and_can_be_rebuilt() -> None:
         "xs[1][0]",
         "a[0]",
         "z",
-        "targets[0]",
-        "targets[1].y",
+        "loss targets[0]",
+        "loss targets[1].y",
     )
     leaves, key = arguments.flatten(args, kwargs, targets)
     assert key == described.key and all(map(same, leaves, described.leaves))
