@@ -2,10 +2,12 @@
 
 `python -m benchmarks.call_overhead [--json FILE] [--quick]`
 
-Three parts: the contract check; the forward call without it and without launches; backward without
-launches, autograd's own accumulation included. Every launch (kernel or library op) is timed inside
-the very call whose total is taken, so their share cancels call by call; the stopwatch's own cost is
-measured on launches that do nothing, and taken off.
+Three parts: the contract check; the forward call without it; backward, autograd's own accumulation
+included. Each is taken twice. In a loop: every launch (kernel or library op) is replaced by a
+function that does nothing, so that the time is the call's alone. Between kernels: launches run, and
+each is timed inside the very call whose total is taken, so their share cancels call by call; what
+is left includes fetching again what the kernels have driven out of the processor's caches.
+Beside them an autograd Function of the same inputs that does nothing at all.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,11 +70,15 @@ class Stopwatch:
         return (outside - loop) / count
 
 
-def watch(entry: BoundEntry, stopwatch: Stopwatch) -> None:
-    """Put the stopwatch around every launch of an entry; memory management stays outside."""
+def replace(entry: BoundEntry, other: Callable[[Action], Action]) -> None:
+    """Put something else in the place of every launch of an entry; the rest stays as it is."""
     entry.steps[:] = [
-        stopwatch.wrap(step) if entry.launch_of(step) is not None else step for step in entry.steps
+        other(step) if entry.launch_of(step) is not None else step for step in entry.steps
     ]
+
+
+def nothing() -> None:
+    """The launch of no kernel."""
 
 
 def build() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
@@ -102,56 +109,84 @@ def check_contract(step: Step, signature: Signature, batch: dict[str, Any]) -> b
     )
 
 
-def measure(repeats: int) -> tuple[int, dict[str, list[float]], dict[str, int]]:
-    """Parameters, seconds of each part per call, and launches of each entry."""
+class Bare(torch.autograd.Function):
+    """The least that any Function of these inputs costs: gradients are at hand."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.gradients = [torch.empty_like(tensor) for tensor in inputs]
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        gradients, ctx.gradients = ctx.gradients, None
+        return tuple(gradients)
+
+
+@dataclass
+class Case:
+    """The compiled step and what its parts are timed with."""
+
+    step: Step
+    signature: Signature
+    batch: dict[str, Any]
+    parameters: list[torch.nn.Parameter]
+
+    def measure(self, repeats: int, stopwatch: Stopwatch | None) -> dict[str, list[float]]:
+        """Seconds of each part per call, without what the stopwatch has counted meanwhile."""
+        parts: dict[str, list[float]] = {"contract check": [], "forward": [], "backward": []}
+        cost = stopwatch.cost() if stopwatch else 0.0
+
+        def timed(name: str, action: Callable[[], Any]) -> Any:
+            if stopwatch:
+                stopwatch.reset()
+            start = time.perf_counter_ns()
+            result = action()
+            spent: float = time.perf_counter_ns() - start
+            if stopwatch:
+                spent -= stopwatch.spent + cost * stopwatch.launches
+            parts[name].append(spent / 1e9)
+            return result
+
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(repeats):
+                for parameter in self.parameters:
+                    parameter.grad = None
+                fits = timed(
+                    "contract check", lambda: check_contract(self.step, self.signature, self.batch)
+                )
+                assert fits
+                loss = timed("forward", lambda: self.step(**self.batch)).loss
+                timed("backward", loss.backward)
+        finally:
+            gc.enable()
+        # The call checks the contract as well; its median, since the two are measured one by one.
+        check_seconds = statistics.median(parts["contract check"])
+        parts["forward"] = [seconds - check_seconds for seconds in parts["forward"]]
+        return parts
+
+    def bare_backward(self, repeats: int) -> list[float]:
+        seconds = []
+        for _ in range(repeats):
+            for parameter in self.parameters:
+                parameter.grad = None
+            loss = Bare.apply(*self.parameters)
+            start = time.perf_counter_ns()
+            loss.backward()
+            seconds.append((time.perf_counter_ns() - start) / 1e9)
+        return seconds
+
+
+def prepare() -> Case:
     from rudagraph import StaticGraph
 
     model, batch = build()
-    parameters = list(model.parameters())
     step = StaticGraph(model, outputs="loss").compile(**batch)
     (signature,) = step._signatures
     step(**batch).loss.backward()
-    (frame,) = signature.executor._frames.values()
-    stopwatch = Stopwatch()
-    for entry in (frame.forward, frame.backward):
-        watch(entry, stopwatch)
-    cost = stopwatch.cost()
-
-    parts: dict[str, list[float]] = {"contract check": [], "forward": [], "backward": []}
-    launches = {}
-
-    def beyond(total: int) -> float:
-        rest = total - stopwatch.spent - cost * stopwatch.launches
-        return rest / 1e9
-
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(repeats):
-            for parameter in parameters:
-                parameter.grad = None
-            start = time.perf_counter_ns()
-            assert check_contract(step, signature, batch)
-            parts["contract check"].append((time.perf_counter_ns() - start) / 1e9)
-
-            stopwatch.reset()
-            start = time.perf_counter_ns()
-            out = step(**batch)
-            parts["forward"].append(beyond(time.perf_counter_ns() - start))
-            launches["forward"] = stopwatch.launches
-
-            stopwatch.reset()
-            loss = out.loss
-            start = time.perf_counter_ns()
-            loss.backward()
-            parts["backward"].append(beyond(time.perf_counter_ns() - start))
-            launches["backward"] = stopwatch.launches
-    finally:
-        gc.enable()
-    # The call checks the contract as well; its median, since the two are measured one by one.
-    check_seconds = statistics.median(parts["contract check"])
-    parts["forward"] = [seconds - check_seconds for seconds in parts["forward"]]
-    return len(parameters), parts, launches
+    return Case(step, signature, batch, list(model.parameters()))
 
 
 def main() -> int:
@@ -159,23 +194,44 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--quick", action="store_true", help="few repeats, for a first look")
     options = parser.parse_args()
-    count, parts, launches = measure(50 if options.quick else 500)
+    repeats = 50 if options.quick else 500
+    case = prepare()
+    count = len(case.parameters)
+    (frame,) = case.signature.executor._frames.values()
+    entries = (frame.forward, frame.backward)
+    launches = [list(entry.steps) for entry in entries]
+
+    stopwatch = Stopwatch()
+    for entry in entries:
+        replace(entry, stopwatch.wrap)
+    between = case.measure(repeats, stopwatch)
+    for entry, steps in zip(entries, launches, strict=True):
+        entry.steps[:] = steps
+        replace(entry, lambda step: nothing)
+    alone = case.measure(repeats, None)
+
     allowed = {
         "contract check": 90e-6,
         "forward": (60 + 1 * count) * 1e-6,
         "backward": (60 + 3 * count) * 1e-6,
     }
     results = []
-    for name, seconds in parts.items():
-        result = Result(name, "rudagraph", target_ms=1e3 * allowed[name])
-        result.times(seconds)
-        result.ratios = {"allowed": result.median_ms / result.target_ms}
-        result.targets = {"allowed": 1.0}
-        results.append(result)
+    for name in allowed:
+        for variant, parts in (("in a loop", alone), ("between kernels", between)):
+            result = Result(name, variant, target_ms=1e3 * allowed[name])
+            result.times(parts[name])
+            result.ratios = {"allowed": result.median_ms / result.target_ms}
+            result.targets = {"allowed": 1.0}
+            results.append(result)
+    bare = Result("backward", "autograd alone")
+    bare.times(case.bare_backward(repeats))
+    results.append(bare)
     print_table("call_overhead: beyond kernels and library ops", results)
-    print(
-        f"{count} parameters; launches: {launches['forward']} forward, {launches['backward']} back"
-    )
+    counts = [
+        sum(entry.launch_of(step) is not None for step in steps)
+        for entry, steps in zip(entries, launches, strict=True)
+    ]
+    print(f"{count} parameters; launches: {counts[0]} forward, {counts[1]} backward")
     if options.json:
         write_json(options.json, "call_overhead", results)
     return 0

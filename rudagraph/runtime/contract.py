@@ -32,6 +32,7 @@ from rudagraph.ir.torch_types import type_of
 from rudagraph.runtime.arguments import DescribedCall
 from rudagraph.runtime.behaviour import Behaviour, behaviour_of
 from rudagraph.runtime.structure import name_of
+from rudagraph.runtime.untouched import Untouched
 from rudagraph.runtime.weights import Weights
 
 # What nn.Module keeps in an instance for itself; the rest of __dict__ is the user's.
@@ -42,6 +43,7 @@ _NO_PART_OF_FORWARD = frozenset(("generation_config", "warnings_issued"))
 _DEEPEST = 4  # containers in containers that tensors are looked for in
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, frozenset, OrderedDict, defaultdict, deque)
+_MUTABLE = (*_CONTAINERS, tuple)  # a tuple may hold lists
 
 
 def build_contract(model: nn.Module, call: DescribedCall) -> Contract:
@@ -204,34 +206,39 @@ class Checker:
         self._handles = RemovableHandle.next_id
 
     def _watch_attributes(self, model: nn.Module) -> None:
-        """Dictionaries with the same attribute names share one getter, run over them in C."""
-        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        wanted: dict[tuple[str, ...], list[Any]] = {}
         tables = list(attribute_tables(model))
+        fixed, containers = _Getters(), _Getters()
         for (_, _, table), module in zip(tables, self.contract.modules, strict=True):
-            watched = (*module.attributes, *behaviour_of(table))
-            names = tuple(name for name, _ in watched)
-            values: list[Any] = [value for _, value in watched]
+            watched: dict[str, Any] = dict((*module.attributes, *behaviour_of(table)))
             if module.training is not None:
-                names, values = ("training", *names), [module.training, *values]
-            if names:
-                groups.setdefault(names, []).append(table)
-                wanted.setdefault(names, []).append(values[0] if len(names) == 1 else tuple(values))
-        self._attributes = [
-            (operator.itemgetter(*names), dictionaries) for names, dictionaries in groups.items()
-        ]
-        self._values = [wanted[names] for names in groups]
+                watched["training"] = module.training
+            mutable = {name for name, value in watched.items() if isinstance(value, _MUTABLE)}
+            fixed.add(table, {n: value for n, value in watched.items() if n not in mutable})
+            containers.add(table, {name: watched[name] for name in mutable})
+        self._fixed = fixed
+        self._contents = containers
+        self._untouched = Untouched([table for _, _, table in tables])
         self.behaviour = Behaviour(tables)
 
     def model_fits(self, tensors: list[torch.Tensor]) -> bool:
         """Whether modules, attributes, hooks and tensors are as the contract says."""
-        try:
-            fits = [
-                [*map(get, tables)] for get, tables in self._attributes
-            ] == self._values and self._tables == self._children
-        except KeyError:
+        return (
+            self._attributes_fit()
+            and self._contents.fit()
+            and self._tables == self._children
+            and self.behaviour.classes_fit()
+            and self._hooks_fit()
+            and self._tensors_fit(tensors)
+        )
+
+    def _attributes_fit(self) -> bool:
+        versions = self._untouched.versions()
+        if self._untouched.since(versions):
+            return True
+        if not self._fixed.fit() or not self.behaviour.instances_fit():
             return False
-        return fits and self.behaviour.fits() and self._hooks_fit() and self._tensors_fit(tensors)
+        self._untouched.remember(versions)
+        return True
 
     def replaced(self) -> list[str]:
         """Paths of submodules that are other objects than when this was made."""
@@ -268,6 +275,34 @@ class Checker:
             return False
         self._guard = _tensor_guard(distinct)
         return True
+
+
+class _Getters:
+    """Named values in many dictionaries, and what they should be.
+
+    Dictionaries with the same names share one getter, run over them in C.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, ...], tuple[list[dict[str, Any]], list[Any]]] = {}
+        self._getters: list[tuple[Callable[..., Any], list[dict[str, Any]]]] = []
+        self._wanted: list[list[Any]] = []
+
+    def add(self, table: dict[str, Any], wanted: dict[str, Any]) -> None:
+        if not wanted:
+            return
+        names, values = tuple(wanted), tuple(wanted.values())
+        tables, expected = self._groups.setdefault(names, ([], []))
+        tables.append(table)
+        expected.append(values[0] if len(values) == 1 else values)
+        self._getters = [(operator.itemgetter(*n), found) for n, (found, _) in self._groups.items()]
+        self._wanted = [expected for _, expected in self._groups.values()]
+
+    def fit(self) -> bool:
+        try:
+            return [[*map(get, tables)] for get, tables in self._getters] == self._wanted
+        except KeyError:
+            return False
 
 
 def _check_same_modules(model: nn.Module, contract: Contract) -> None:
