@@ -41,7 +41,8 @@ MAY_IMPORT = {
     "measure": set[str](),
     "stages": _COMPILED | {"passes"},
     "budget": _COMPILER - {"runtime", "build"},
-    "target": _COMPILER - {"runtime"},
+    "scratch": _COMPILED | {"runtime", "measure"},
+    "target": (_COMPILER - {"runtime"}) | {"scratch"},
     "compiler": _COMPILER | {"stages", "target", "budget"},
     "static_graph": _COMPILER | {"stages", "target", "budget", "compiler"},
 }
