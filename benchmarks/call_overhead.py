@@ -3,11 +3,12 @@
 `python -m benchmarks.call_overhead [--json FILE] [--quick]`
 
 Three parts: the contract check; the forward call without it; backward, autograd's own accumulation
-included. Each is taken twice. In a loop: every launch (kernel or library op) is replaced by a
-function that does nothing, so that the time is the call's alone. Between kernels: launches run, and
-each is timed inside the very call whose total is taken, so their share cancels call by call; what
-is left includes fetching again what the kernels have driven out of the processor's caches.
-Beside them an autograd Function of the same inputs that does nothing at all.
+included. Each is taken twice. In a loop: the part is repeated by itself (backward after a forward
+each), and every launch (kernel or library op) is replaced by a function that does nothing, so that
+the time is the call's alone. Between kernels: launches run, and each is timed inside the very call
+whose total is taken, so their share cancels call by call; what is left includes fetching again what
+the kernels have driven out of the processor's caches. Beside them backward of an autograd Function
+of the same inputs that does nothing at all: what PyTorch itself takes for so many leaves.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rudagraph.runtime.entries import BoundEntry
 from rudagraph.runtime.step import Signature, Step, _fits, _form
 
 Action = Callable[[], object]
+Parts = dict[str, list[float]]
 BATCH, LENGTH = 1, 8
 
 
@@ -132,51 +134,68 @@ class Case:
     batch: dict[str, Any]
     parameters: list[torch.nn.Parameter]
 
-    def measure(self, repeats: int, stopwatch: Stopwatch | None) -> dict[str, list[float]]:
-        """Seconds of each part per call, without what the stopwatch has counted meanwhile."""
-        parts: dict[str, list[float]] = {"contract check": [], "forward": [], "backward": []}
-        cost = stopwatch.cost() if stopwatch else 0.0
+    def clear(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
 
-        def timed(name: str, action: Callable[[], Any]) -> Any:
-            if stopwatch:
-                stopwatch.reset()
+    def fits(self) -> None:
+        assert check_contract(self.step, self.signature, self.batch)
+
+    def in_a_loop(self, repeats: int) -> Parts:
+        """Seconds of each part by itself, launches replaced by nothing."""
+        checks = seconds_of(self.fits, repeats)
+        forwards = seconds_of(lambda: self.step(**self.batch), repeats)
+        return {
+            "contract check": checks,
+            "forward": less(forwards, statistics.median(checks)),
+            "backward": [
+                seconds_of(self.step(**self.batch).loss.backward, 1, self.clear)[0]
+                for _ in range(repeats)
+            ],
+        }
+
+    def between_kernels(self, repeats: int, stopwatch: Stopwatch) -> Parts:
+        """Seconds of each part of whole steps, without what the stopwatch has counted meanwhile."""
+        parts: Parts = {"contract check": [], "forward": [], "backward": []}
+        cost = stopwatch.cost()
+
+        def timed(name: str, action: Action) -> Any:
+            stopwatch.reset()
             start = time.perf_counter_ns()
-            result = action()
-            spent: float = time.perf_counter_ns() - start
-            if stopwatch:
-                spent -= stopwatch.spent + cost * stopwatch.launches
-            parts[name].append(spent / 1e9)
+            result: Any = action()
+            spent = time.perf_counter_ns() - start
+            parts[name].append((spent - stopwatch.spent - cost * stopwatch.launches) / 1e9)
             return result
 
-        gc.collect()
-        gc.disable()
-        try:
-            for _ in range(repeats):
-                for parameter in self.parameters:
-                    parameter.grad = None
-                fits = timed(
-                    "contract check", lambda: check_contract(self.step, self.signature, self.batch)
-                )
-                assert fits
-                loss = timed("forward", lambda: self.step(**self.batch)).loss
-                timed("backward", loss.backward)
-        finally:
-            gc.enable()
+        for _ in range(repeats):
+            self.clear()
+            timed("contract check", self.fits)
+            loss = timed("forward", lambda: self.step(**self.batch)).loss
+            timed("backward", loss.backward)
         # The call checks the contract as well; its median, since the two are measured one by one.
-        check_seconds = statistics.median(parts["contract check"])
-        parts["forward"] = [seconds - check_seconds for seconds in parts["forward"]]
+        parts["forward"] = less(parts["forward"], statistics.median(parts["contract check"]))
         return parts
 
     def bare_backward(self, repeats: int) -> list[float]:
-        seconds = []
-        for _ in range(repeats):
-            for parameter in self.parameters:
-                parameter.grad = None
-            loss = Bare.apply(*self.parameters)
-            start = time.perf_counter_ns()
-            loss.backward()
-            seconds.append((time.perf_counter_ns() - start) / 1e9)
-        return seconds
+        return [
+            seconds_of(Bare.apply(*self.parameters).backward, 1, self.clear)[0]
+            for _ in range(repeats)
+        ]
+
+
+def seconds_of(action: Action, repeats: int, before: Action | None = None) -> list[float]:
+    seconds = []
+    for _ in range(repeats):
+        if before:
+            before()
+        start = time.perf_counter_ns()
+        action()
+        seconds.append((time.perf_counter_ns() - start) / 1e9)
+    return seconds
+
+
+def less(seconds: list[float], part: float) -> list[float]:
+    return [value - part for value in seconds]
 
 
 def prepare() -> Case:
@@ -204,11 +223,13 @@ def main() -> int:
     stopwatch = Stopwatch()
     for entry in entries:
         replace(entry, stopwatch.wrap)
-    between = case.measure(repeats, stopwatch)
+    gc.collect()
+    gc.disable()
+    between = case.between_kernels(repeats, stopwatch)
     for entry, steps in zip(entries, launches, strict=True):
         entry.steps[:] = steps
         replace(entry, lambda step: nothing)
-    alone = case.measure(repeats, None)
+    alone = case.in_a_loop(repeats)
 
     allowed = {
         "contract check": 90e-6,
