@@ -99,7 +99,7 @@ def _plan_entries(joint: Graph, saved: frozenset[Value], target: Target) -> _Ent
     forward = _finish_entry(forward, {}, stages)
     if backward is not None:
         backward = _finish_entry(backward, residual_layouts(forward), stages)
-    planned, sources = plan(forward, backward, target.generate)
+    planned, sources = plan(forward, backward, target.generate, target.apart_bytes, target.scratch)
     return _Entries(planned, sources, stages)
 
 

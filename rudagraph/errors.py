@@ -45,6 +45,10 @@ class MemoryBudgetError(RudagraphError):
     """The memory budget cannot be met; the message names the smallest that can."""
 
 
+class OutOfMemoryError(RudagraphError):
+    """A device has less memory than a step needs; the message names the planned figure."""
+
+
 class BuildError(RudagraphError):
     """Machine code for a kernel could not be made or loaded."""
 

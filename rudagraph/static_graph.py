@@ -18,6 +18,8 @@ from rudagraph.runtime.kernels import load_kernels
 from rudagraph.runtime.step import Step
 from rudagraph.schedule.program import Program
 
+_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")
+
 
 class StaticGraph:
     """A model and how to compile it.
@@ -33,6 +35,7 @@ class StaticGraph:
                 f"StaticGraph takes a torch.nn.Module, not a {type(model).__name__}",
                 hint="pass the model itself, not its class or output",
             )
+        _refuse_wrapped(model)
         self.model = model
         self.options = CompileOptions.from_keywords(**options)
         if self.options.accumulate == "kernel":
@@ -71,3 +74,17 @@ class StaticGraph:
 
     def __repr__(self) -> str:
         return f"StaticGraph({type(self.model).__qualname__}, {self.options})"
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    """What reduces gradients in Python around forward: a trace of it would leave that out."""
+    for path, module in model.named_modules():
+        if type(module).__name__ in _WRAPPERS and type(module).__module__.startswith("torch."):
+            name = type(module).__name__
+            raise UsageError(
+                f"{path or 'the model'} is wrapped in {name}, which works around forward and "
+                "cannot be part of a step",
+                path or "the model",
+                "compile the module inside it; for DistributedDataParallel wrap the step: "
+                "DistributedDataParallel(StaticGraph(model).compile(...).as_module())",
+            )

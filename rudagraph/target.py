@@ -21,6 +21,8 @@ from rudagraph.passes.pipeline import JOINT_PASSES, Pass, joint_passes
 from rudagraph.passes.wide_products import wide_products
 from rudagraph.schedule.kernel import KernelSource, MachineCode
 from rudagraph.schedule.lowered import Generate
+from rudagraph.schedule.plan import Launch
+from rudagraph.scratch import cpu_scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +33,26 @@ class Target:
     generate: Generate
     joint_passes: tuple[Pass, ...]
     build: Callable[[Sequence[KernelSource], Progress | None], list[MachineCode]]
+    # Buffers from this size on may be allocated for their lifetime alone. Never on a CPU: the
+    # system hands fresh memory out page by page, as slowly as a kernel writes it.
+    apart_bytes: int | None = None
+    # What a library op takes for itself; on a GPU these are the pool's and the workspaces'.
+    scratch: Callable[[Launch], int] = lambda _: 0
 
 
-CPU = Target("cpu", cpu.generate, JOINT_PASSES, compile_all)
+CPU = Target("cpu", cpu.generate, JOINT_PASSES, compile_all, scratch=cpu_scratch)
+
+
+# The caching allocator takes 2 us for a block, and a replayed graph nothing; smaller ones add up to
+# little.
+_GPU_APART = 32 << 20
 
 
 def cuda_target(major: int, minor: int) -> Target:
     """NVIDIA GPUs of that compute capability."""
     passes = (*joint_passes(GPU_CHUNKING), wide_products)
-    return Target("cuda", cuda.generator(f"sm_{major}{minor}"), passes, compile_all)
+    generate = cuda.generator(f"sm_{major}{minor}")
+    return Target("cuda", generate, passes, compile_all, apart_bytes=_GPU_APART)
 
 
 def target_of(model: nn.Module, captured: Capture) -> Target:

@@ -41,10 +41,11 @@ class RecomputePolicy:
 # GELU, 0.12 ns an element against 0.35; 16 random bits take 0.2. On a GPU all hide behind memory.
 # A saved byte also stays until backward: with a fifth more for that a Llama step launches as many
 # kernels, since norms and gates are made again inside kernels that read their operands anyway, and
-# its peak is 99 MiB instead of 127. More gains nothing, and splits layers that are equal.
+# its peak is 99 MiB instead of 127. More gains nothing, and splits layers that are equal. On a GPU
+# the same fifth takes 3.0 GiB from a step of a Llama of 1.2 billion parameters, and adds no launch.
 POLICIES = {
     "cpu": RecomputePolicy(residency=1.2),
-    "cuda": RecomputePolicy(arithmetic=0.05, transcendental=0.75, random=1.5),
+    "cuda": RecomputePolicy(residency=1.2, arithmetic=0.05, transcendental=0.75, random=1.5),
 }
 
 

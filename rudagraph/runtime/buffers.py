@@ -34,7 +34,6 @@ class Slot:
         self.arena = torch.empty(0, dtype=torch.uint8, device="cpu")
         self.generation = 0
         self.stream: Any = None  # the one that last worked here
-        self.pool: Any = None  # of CUDA graphs; one forward at a time lies here
         self._owner: weakref.ref[Any] | None = None
 
     @property
@@ -189,6 +188,8 @@ class PointerTable:
             if isinstance(argument, View):
                 use = Use(self.length, argument.offset * argument.type.dtype.size)
                 self.uses.setdefault(argument.buffer, []).append(use)
+                if self.plan.buffers[argument.buffer].kind is BufferKind.APART:
+                    self.slot(argument)  # a tensor must hold the memory
             elif isinstance(argument, ErrorFlag):
                 self.error_uses.append(Use(self.length, 16 * argument.index))
             elif isinstance(argument, int):

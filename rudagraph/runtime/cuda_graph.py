@@ -7,6 +7,12 @@ memory are asked: if the caller still holds something, another pair of graphs, w
 own, takes over. Invariant: nothing that a caller holds is overwritten.
 
     forward graph -> results, residuals -> backward graph -> gradients       one Pair
+
+A pair has a pool that no other graph allocates from: what one graph frees while it is captured is
+written again at each of its replays. At first both graphs share it, and gradients lie where
+residuals lay before them; so forward waits until the caller has let go of gradients too. A caller
+who holds them then (zero_grad after forward, sums over several batches) gets pairs whose gradients
+have a pool of their own.
 """
 
 from __future__ import annotations
@@ -73,7 +79,9 @@ class Captured:
 class Pair:
     """Forward and backward of one another: residuals stay where the forward graph put them."""
 
-    def __init__(self) -> None:
+    def __init__(self, gradients_apart: bool) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+        self.backward_pool = torch.cuda.graph_pool_handle() if gradients_apart else self.pool
         self.forward: Captured | None = None
         self.backward: Captured | None = None
         self.pointers: list[tuple[int, int]] = []  # of residuals, in the frame's block
@@ -118,6 +126,7 @@ class Graphs:
         self.ran_backward = False  # directly
         self._ran_forward = False
         self._accumulates = False
+        self._gradients_apart = False
         self._staged: dict[int, Tensor] = {}
         self._fixed: dict[int, int] = {}  # addresses of large inputs
         self._moving: set[int] = set()  # large inputs that come from several addresses
@@ -138,8 +147,6 @@ class Graphs:
         """What the graphs point at has moved."""
         self.pairs = []
         self._fixed = {}
-        # A pool whose graphs are gone cannot be used again.
-        self.frame.slot.pool = None
 
     # ---- forward
 
@@ -168,7 +175,7 @@ class Graphs:
             for buffer, tensor in sources:
                 frame.bind(buffer, tensor)
             copied = self._result_copies
-            pair.forward = self._capture(frame.forward, wiring.result_slots, copied)
+            pair.forward = self._capture(frame.forward, wiring.result_slots, copied, pair.pool)
             if pair.forward is None:
                 return None
             pair.keep(frame, self._residuals)
@@ -188,14 +195,15 @@ class Graphs:
         for pair in self.pairs:
             if pair.is_free:
                 return pair
-        if not self._accumulates:
-            # Gradients may still be set to None between here and backward.
-            for pair in self.pairs:
-                if pair.forward is not None and pair.forward.is_free:
-                    return pair
+        free = [pair for pair in self.pairs if pair.forward is not None and pair.forward.is_free]
+        if free and self._gradients_apart and not self._accumulates:
+            return free[0]  # gradients may still be set to None between here and backward
         if self.pairs:
             self.spare_uses += 1
-        return Pair() if len(self.pairs) < MOST_PAIRS else None
+        if free and not self._gradients_apart:
+            self._gradients_apart = True
+            self.pairs = []
+        return Pair(self._gradients_apart) if len(self.pairs) < MOST_PAIRS else None
 
     # ---- backward
 
@@ -234,7 +242,8 @@ class Graphs:
             frame.bind(buffer, tensor)
         pair.restore(frame)
         pair.disown()
-        pair.backward = self._capture(frame.backward, wiring.gradient_slots, self._gradient_copies)
+        slots, copied = wiring.gradient_slots, self._gradient_copies
+        pair.backward = self._capture(frame.backward, slots, copied, pair.backward_pool)
         frame.forget(wiring.dynamic_slots)
         if pair.backward is not None:
             pair.backward.settle()
@@ -266,15 +275,13 @@ class Graphs:
         return sources
 
     def _capture(
-        self, entry: BoundEntry, slots: Sequence[int], copied: list[bool]
+        self, entry: BoundEntry, slots: Sequence[int], copied: list[bool], pool: Any
     ) -> Captured | None:
         """The entry as a graph. Nothing runs; where that is impossible, never again."""
         frame = self.frame
         graph = torch.cuda.CUDAGraph()
-        if frame.slot.pool is None:
-            frame.slot.pool = torch.cuda.graph_pool_handle()
         try:
-            with _capturing(graph, frame.slot.pool, frame.device.device):
+            with _capturing(graph, pool, frame.device.device):
                 self._run(entry)
         except (RudagraphError, RuntimeError) as error:
             self.refused = str(error)
@@ -294,6 +301,7 @@ def _capturing(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> 
     stream = _side_stream(device)
     collects = gc.isenabled()
     gc.disable()  # what a collection frees may not be freed during a capture
+    torch.cuda.empty_cache()  # what direct calls have left there, the pool could not use
     try:
         with torch.cuda.stream(stream):
             _prepare_products(device)

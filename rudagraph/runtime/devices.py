@@ -77,6 +77,10 @@ class Device:
     def synchronize(self) -> None:
         """Wait until everything launched has run."""
 
+    def free_text(self) -> str:
+        """What is free, as the end of a sentence; nothing where nobody knows."""
+        return ""
+
 
 class CudaDevice(Device):
     """One NVIDIA GPU; kernels go to the stream that is current when an entry starts."""
@@ -123,6 +127,19 @@ class CudaDevice(Device):
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
+
+    def free_text(self) -> str:
+        free, total = torch.cuda.mem_get_info(self.device)
+        own = torch.cuda.memory_allocated(self.device)
+        cached = torch.cuda.memory_reserved(self.device) - own
+        return (
+            f"; of its {_gib(total)}, {_gib(free)} are free, {_gib(own)} are allocated by this "
+            f"process and {_gib(cached)} kept by its allocator"
+        )
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"
 
 
 def device_of(name: str, deterministic: bool = False) -> Device:

@@ -21,6 +21,7 @@ from rudagraph.schedule.plan import BufferKind, Entry, ErrorFlag, Launch, Plan, 
 
 Tensor = torch.Tensor
 Step = Callable[[], object]
+_DROPPED = (BufferKind.LIBRARY, BufferKind.APART)
 
 
 class EntryPlan:
@@ -58,8 +59,11 @@ class EntryPlan:
                 self.allocations[position].append(buffer)
             elif writer(entry.launches[position]) is not None:
                 self.products.add(position)
+        for buffer, position in first.items():
+            if plan.buffers[buffer].kind is BufferKind.APART and buffer not in elsewhere:
+                self.allocations[position].append(buffer)
         for buffer, position in last.items():
-            if plan.buffers[buffer].kind is BufferKind.LIBRARY and buffer not in kept:
+            if plan.buffers[buffer].kind in _DROPPED and buffer not in kept:
                 self.drops[position].append(buffer)
         self.returned: dict[int, list[View]] = {}
         for result in entry.results:
@@ -304,7 +308,7 @@ def _making_step(plan: EntryPlan, frame: Frame, launch: Launch, reads: list[int 
 def _placing(plan: EntryPlan, frame: Frame, view: View) -> Callable[[Tensor], None]:
     kind = plan.plan.buffers[view.buffer].kind
     slot = plan.table.slot(view)
-    if kind in (BufferKind.ARENA, BufferKind.BOUND):
+    if kind in (BufferKind.ARENA, BufferKind.APART, BufferKind.BOUND):
         tensors = frame.tensors
 
         def copy(tensor: Tensor) -> None:

@@ -20,6 +20,7 @@ from rudagraph.runtime.buffers import Frame, PointerTable, Slot, Slots
 from rudagraph.runtime.cuda_graph import Graphs, Pair
 from rudagraph.runtime.devices import device_of
 from rudagraph.runtime.entries import BoundEntry, EntryPlan, entry_steps, raise_errors
+from rudagraph.runtime.faults import located, raise_if_out_of_memory
 from rudagraph.runtime.wiring import Wiring
 from rudagraph.schedule.program import Program
 
@@ -85,8 +86,12 @@ class Executor:
 
     def forward(self, leaves: list[Tensor], weights: list[Tensor], keep: bool) -> Pending:
         """Run the forward entry; with `keep`, its residuals stay until `backward`."""
-        with self.device.entered():
-            return self._forward_on_device(leaves, weights, keep)
+        try:
+            with self.device.entered():
+                return self._forward_on_device(leaves, weights, keep)
+        except RuntimeError as error:
+            raise_if_out_of_memory(error, self.program.plan, self.device, "forward")
+            raise
 
     def _forward_on_device(
         self, leaves: list[Tensor], weights: list[Tensor], keep: bool
@@ -212,6 +217,19 @@ class Executor:
     ) -> list[Tensor | None]:
         """Gradients in the wiring's order; None where no upstream gradient reaches one."""
         pending.used = True
+        try:
+            return self._backward_on_device(pending, saved, tangents, retain)
+        except RuntimeError as error:
+            raise_if_out_of_memory(error, self.program.plan, self.device, "backward")
+            raise
+
+    def _backward_on_device(
+        self,
+        pending: Pending,
+        saved: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        retain: bool,
+    ) -> list[Tensor | None]:
         with self.slots.lock, self.device.entered():
             self._check_residuals(pending)
             self.device.settle(pending.frame.slot)
@@ -220,12 +238,21 @@ class Executor:
             if not retain:
                 return self._run_backward(pending, saved, tangents, retain)
             # Backward reuses the memory of residuals that it has read.
-            arena = pending.frame.slot.arena
-            before = arena.clone()
+            before = [(memory, memory.clone()) for memory in self._reused(pending)]
             try:
                 return self._run_backward(pending, saved, tangents, retain)
             finally:
-                arena.copy_(before)
+                for memory, copy in before:
+                    memory.copy_(copy)
+
+    def _reused(self, pending: Pending) -> list[Tensor]:
+        """Memory of residuals that backward writes over."""
+        frame = pending.frame
+        if pending.pair is not None:
+            pending.pair.restore(frame)
+        slots = [self.table.slots_of([buffer])[0] for buffer in self.wiring.overwritten]
+        storages = [frame.tensors[slot].untyped_storage() for slot in slots]
+        return [frame.slot.arena, *(self.device.empty(torch.uint8).set_(s) for s in storages)]
 
     def _run_backward(
         self,
@@ -347,20 +374,7 @@ class Executor:
         except RudagraphError:
             raise
         except (IndexError, RuntimeError, ValueError, TypeError) as error:
-            raise _located(entry, step, error) from error
-
-
-def _located(entry: BoundEntry, step: Callable[[], object] | None, error: Exception) -> Exception:
-    """The library's error with the place in the user's program that it comes from."""
-    launch = entry.launch_of(step)
-    if launch is None:
-        return error
-    where = " ".join(part for part in (launch.location.module, launch.location.line) if part)
-    return ContractError(
-        f"{launch.opcode} {launch.label} failed: {error}",
-        where,
-        "check the values of this batch against what the model takes",
-    )
+            raise located(entry, step, error) from error
 
 
 def _refuse_overlap(path: str, leaves: list[Tensor], place: int, weights: list[Tensor]) -> None:

@@ -23,6 +23,7 @@ from rudagraph.runtime.contract import Checker
 from rudagraph.runtime.executor import Executor
 from rudagraph.runtime.explain import MemoryReport, explain_program
 from rudagraph.runtime.mismatch import behaves, contract_error, differences, replaced
+from rudagraph.runtime.module import StepModule
 from rudagraph.runtime.structure import builder
 from rudagraph.schedule.plan import Plan
 from rudagraph.schedule.program import Program
@@ -141,6 +142,10 @@ class Step:
             signatures.append(signature)
             signatures.sort(key=lambda item: item.grad)
             self._signatures.append(signature)
+
+    def as_module(self) -> nn.Module:
+        """The step as a module with the model's parameters, for DistributedDataParallel."""
+        return StepModule(self)
 
     def synchronize(self) -> None:
         """Wait until the device has done all work of this step.

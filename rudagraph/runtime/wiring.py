@@ -85,15 +85,19 @@ class Wiring:
         self.dynamic = [
             index
             for index, buffer in enumerate(buffers)
-            if buffer.kind in (BufferKind.OUTPUT, BufferKind.LIBRARY)
+            if buffer.kind in (BufferKind.OUTPUT, BufferKind.LIBRARY, BufferKind.APART)
             or (buffer.port is not None and buffer.port.role in outside)
         ]
         kept = {
             index
             for index, buffer in enumerate(buffers)
-            if buffer.kind is BufferKind.LIBRARY and index in self.read_back
+            if buffer.kind in (BufferKind.LIBRARY, BufferKind.APART) and index in self.read_back
         }
         self.forgotten = [index for index in self.dynamic if index not in kept]
+        backward = self.plan.backward.launches if self.plan.backward else ()
+        written = {view.buffer for launch in backward for view in launch.results}
+        # What a backward that keeps its graph has to put back, beside the arena.
+        self.overwritten = sorted(i for i in kept & written if buffers[i].kind is BufferKind.APART)
 
     def _find_results(self, program: Program, table: PointerTable) -> None:
         """Results in the template's order, and those that backward reads."""
@@ -164,7 +168,10 @@ def _read(plan: Plan, entry: Entry | None) -> set[int]:
         if isinstance(argument, View)
     }
     made = {view.buffer for launch in entry.launches for view in launch.results}
-    return (read | {result.view.buffer for result in entry.results}) - _first_made(entry, made)
+    # What it writes over in place, it has read: forward made it.
+    given = {view.buffer for launch in plan.forward.launches for view in launch.results}
+    own = _first_made(entry, made) - given
+    return (read | {result.view.buffer for result in entry.results}) - own
 
 
 def _first_made(entry: Entry, made: set[int]) -> set[int]:

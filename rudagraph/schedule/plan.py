@@ -17,6 +17,7 @@ class BufferKind(enum.Enum):
     """Who owns a buffer's memory, and for how long."""
 
     ARENA = "arena"  # at a fixed offset of the arena, while alive
+    APART = "apart"  # memory of its own, from its first use to its last
     LIBRARY = "library"  # allocated by the library op that makes it, dropped after its last use
     OUTPUT = "output"  # allocated for each call and returned to the caller
     BOUND = "bound"  # lives outside the step: parameter, buffer, constant, argument, tangent, key

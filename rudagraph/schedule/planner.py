@@ -9,16 +9,18 @@ memory); everything else about memory is decided here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from rudagraph.ir.graph import Graph, Location, Op, Port, Role, Value
 from rudagraph.ir.ops import Tag, has
 from rudagraph.ir.strides import Strided, row_major
 from rudagraph.ir.types import DType, TensorType
+from rudagraph.schedule.apart import ALLOCATED, interval_of, move_apart
 from rudagraph.schedule.kernel import KernelSource
 from rudagraph.schedule.layout import Layout, layouts
 from rudagraph.schedule.lowered import Generate, Lowered
-from rudagraph.schedule.memory import Interval, aligned, assign_offsets
+from rudagraph.schedule.memory import aligned, assign_offsets
 from rudagraph.schedule.plan import (
     Buffer,
     BufferKind,
@@ -42,10 +44,18 @@ LIBRARY_INPLACE: dict[str, tuple[tuple[int, int], ...]] = {"addmm": ((0, 0),)}
 
 
 def plan(
-    forward: Graph, backward: Graph | None, generate: Generate
+    forward: Graph,
+    backward: Graph | None,
+    generate: Generate,
+    apart_bytes: int | None = None,
+    scratch: Callable[[Launch], int] = lambda _: 0,
 ) -> tuple[Plan, tuple[KernelSource, ...]]:
-    """The plan of a step and the distinct kernels it launches."""
-    planner = _Planner(generate)
+    """The plan of a step and the distinct kernels it launches.
+
+    Buffers of at least `apart_bytes` may leave the arena where that lowers the peak; `scratch` says
+    what a library op that allocates its results takes besides.
+    """
+    planner = _Planner(generate, apart_bytes, scratch)
     entries = [planner.entry(forward)]
     planner.position += 1
     if backward is not None:
@@ -58,6 +68,8 @@ class _Planner:
     """Collects buffers and launches while walking both entries along one time line."""
 
     generate: Generate
+    apart_bytes: int | None
+    scratch: Callable[[Launch], int]
     position: int = 0
     buffers: list[Buffer] = field(default_factory=list)
     kernels: dict[str, KernelSource] = field(default_factory=dict)
@@ -92,18 +104,14 @@ class _Planner:
         for index, buffer in enumerate(self.buffers):
             if buffer.kind is BufferKind.OUTPUT:
                 self.buffers[index] = replace(buffer, last=end)
+        if self.apart_bytes is not None:
+            returned = {result.view.buffer for entry in entries for result in entry.results}
+            self.buffers = move_apart(self.buffers, returned, self.apart_bytes)
         arena = [i for i, b in enumerate(self.buffers) if b.kind is BufferKind.ARENA]
-        intervals = [
-            Interval(self.buffers[i].bytes, self.buffers[i].first, self.buffers[i].last)
-            for i in arena
-        ]
-        offsets, arena_bytes = assign_offsets(intervals)
+        offsets, arena_bytes = assign_offsets([interval_of(self.buffers[i]) for i in arena])
         for index, offset in zip(arena, offsets, strict=True):
             self.buffers[index] = replace(self.buffers[index], offset=offset)
-        outside_arena = [
-            b for b in self.buffers if b.kind in (BufferKind.OUTPUT, BufferKind.LIBRARY)
-        ]
-        outside_arena += self._brought_in(end)
+        outside_arena = [b for b in self.buffers if b.kind in ALLOCATED] + self._brought_in(end)
         steady = arena_bytes + _FLAG_BYTES * len(self.errors)
         timeline = tuple(
             Moment(
@@ -300,9 +308,12 @@ class _EntryPlanner:
         )
         results = tuple(self._view(result) for result in op.results)
         label = op.results[0].name if op.results else op.opcode
-        self.launches.append(
-            Launch(op.opcode, None, arguments, results, op.attributes, op.location, label)
-        )
+        launch = Launch(op.opcode, None, arguments, results, op.attributes, op.location, label)
+        self.launches.append(launch)
+        size = 0 if op.opcode in WRITES_IN_PLACE else self.planner.scratch(launch)
+        if size:
+            at = self.planner.position
+            self.planner.add(Buffer(f"{label}.scratch", BufferKind.LIBRARY, size, at, at))
 
     def _kernels(self, op: Op, lowered: Lowered) -> None:
         position = self.planner.position
