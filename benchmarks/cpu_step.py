@@ -40,7 +40,7 @@ def block(dropout: float, dtype: torch.dtype, rows: int = 4096, width: int = 102
     return Workload(module, (hidden, residual, torch.randint(width, (rows,))))
 
 
-def llama() -> Workload:
+def llama(layers: int = 6) -> Workload:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -48,7 +48,7 @@ def llama() -> Workload:
         vocab_size=4096,
         hidden_size=256,
         intermediate_size=688,
-        num_hidden_layers=6,
+        num_hidden_layers=layers,
         num_attention_heads=8,
         num_key_value_heads=8,
         max_position_embeddings=256,

@@ -39,6 +39,9 @@ class Result:
     target_percent: float | None = None
     peak_bytes: int | None = None
     first_step_s: float | None = None
+    # Seconds of the compile() call alone, and the most that is asked for.
+    compile_s: float | None = None
+    target_s: float | None = None
     # Time and peak over those of another variant, and the largest ratios that are asked for.
     ratios: dict[str, float] = field(default_factory=dict)
     targets: dict[str, float] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from rudagraph.capture.lower import lower
 from rudagraph.capture.mistakes import explained, quiet
 from rudagraph.capture.mode import Calls, CaptureMode
 from rudagraph.capture.places import ModulePath, location_text
+from rudagraph.capture.record import record_joint
 from rudagraph.capture.state import ModuleState
 from rudagraph.capture.substitutes import substituted
 from rudagraph.capture.trace import JointTrace, trace_joint
@@ -105,7 +106,9 @@ class _Session:
         self.mode: CaptureMode | None = None
         try:
             with self.modules.watching(), substituted(), self.autocast.suspended(), quiet():
-                trace = trace_joint(self.run, examples, decompositions())
+                trace = self._recorded(examples)
+                if trace is None:
+                    trace = trace_joint(self.run, examples, decompositions())
             if self.state.pending is not None and len(self.runs) < 2:
                 raise self.state.pending
             return trace
@@ -119,6 +122,19 @@ class _Session:
             raise better from None
         finally:
             self.state.restore()
+
+    def _recorded(self, examples: list[torch.Tensor]) -> JointTrace | None:
+        """The fast trace; None, and the session as it began, where it is not enough."""
+        trace = record_joint(self.run, examples, decompositions())
+        if trace is not None and self.state.pending is None:
+            return trace
+        self.state.restore()
+        self.state = ModuleState(self.model)
+        self.runs.clear()
+        self.outer.clear()
+        self.modules.stack.clear()
+        self.template = None
+        return None
 
     def run(self, *flat: torch.Tensor) -> list[torch.Tensor]:
         """The function that is traced: forward, then the loss, then what is kept, flat."""

@@ -62,9 +62,9 @@ def trace_joint(
 ) -> JointTrace:
     """Trace `function`, called with stand-ins for the examples in order."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    stand_ins = tuple(_stand_in(example, mode) for example in examples)
+    stand_ins = tuple(stand_in(example, mode) for example in examples)
     with ExitStack() as stack:
-        stack.enter_context(_compiling())
+        stack.enter_context(compiling())
         stack.enter_context(notes.preserve_node_meta())
         try:
             joint = aot_export_joint_with_descriptors(
@@ -87,7 +87,7 @@ class _Function(nn.Module):
         return self.function(*flat)
 
 
-def _stand_in(example: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+def stand_in(example: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     """A fake tensor of its own storage: aliases among inputs are our business, not the trace's."""
     with mode:
         size = example.untyped_storage().nbytes() // example.element_size()
@@ -100,7 +100,7 @@ def _stand_in(example: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 
 @contextmanager
-def _compiling() -> Iterator[None]:
+def compiling() -> Iterator[None]:
     """Libraries leave out checks that depend on data where torch.compiler says it is compiling."""
     before = torch.compiler._is_compiling_flag
     torch.compiler._is_compiling_flag = True

@@ -1,0 +1,287 @@
+"""The joint trace the fast way: each ATen call is written down once, as fake tensors meet it.
+
+Input and output as for the trace by PyTorch's own machinery in trace.py, which this gives exactly
+where nothing is changed in place. Invariant: whatever is out of the ordinary (a write, a real
+tensor, an operator with effects, an error of forward) gives None, and the full trace decides:
+that one runs forward twice, below three modes, and takes five times as long.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import traceback as notes
+from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
+
+from rudagraph.capture.trace import JointTrace, Label, compiling, stand_in
+
+_LOG = logging.getLogger(__name__)
+aten = torch.ops.aten
+
+# Ask about a tensor and compute nothing.
+_QUESTIONS = frozenset(
+    (
+        torch.ops.prim.device.default,
+        aten.size.default,
+        aten.sym_size.default,
+        aten.stride.default,
+        aten.sym_stride.default,
+        aten.storage_offset.default,
+        aten.sym_storage_offset.default,
+        aten.numel.default,
+        aten.sym_numel.default,
+        aten.dim.default,
+        aten.is_contiguous.default,
+        aten.is_contiguous.memory_format,
+        aten.is_strides_like_format.default,
+        aten.is_non_overlapping_and_dense.default,
+    )
+)
+
+
+class Unusual(Exception):
+    """Forward or backward does what only the full trace can follow."""
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes every ATen call into an FX graph; tensors are known by identity."""
+
+    def __init__(self, decompositions: dict[Any, Callable[..., Any]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = fx.Graph()
+        self.decompositions = decompositions
+        self.in_backward = False
+        self.running = -1  # sequence number of the autograd node that backward is in
+        self._nodes: dict[int, fx.Node] = {}
+        # All tensors met, by their memory; identities stay valid while these live.
+        self._memory: dict[int, list[torch.Tensor]] = {}
+        self._inputs: set[int] = set()
+        self.attributes: dict[str, torch.Tensor] = {}
+        self._custom: dict[int, Any] = {}  # sequence number of an autograd node -> annotation
+
+    def input(self, name: str, tensor: torch.Tensor) -> fx.Node:
+        """A placeholder that stands for the tensor."""
+        node = self.graph.placeholder(name)
+        self._bind(node, tensor)
+        self._inputs.add(id(tensor))
+        return node
+
+    def node(self, tensor: torch.Tensor) -> fx.Node:
+        """The node that gives the tensor."""
+        node = self._nodes.get(id(tensor))
+        if node is None:
+            raise Unusual("a tensor from elsewhere is read")
+        return node
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in _QUESTIONS:
+            return function(*args, **kwargs)
+        if not isinstance(function, torch._ops.OpOverload):
+            raise Unusual(f"{function} is called")
+        if function._schema.is_mutable:
+            return self._in_place(function, args, kwargs)
+        if function is aten.lift_fresh.default:
+            return self._lift(*args)
+        rule = self.decompositions.get(function)
+        if rule is not None:
+            with self:
+                return rule(*args, **kwargs)
+        if _is_composite(function) and autograd_would_have_decomposed(
+            function, [*args, *kwargs.values()]
+        ):
+            with self:
+                result = function.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        operands = tuple(map(self._operand, args))
+        keywords = {name: self._operand(value) for name, value in kwargs.items()}
+        result = function(*args, **kwargs)
+        if function is aten.detach.default:
+            # To the graph the same value; the node keeps its name.
+            self._nodes[id(result)] = operands[0]
+            self._memory.setdefault(_storage(result), []).append(result)
+            return result
+        node = self.graph.create_node("call_function", function, operands, keywords)
+        self._describe(node)
+        self._bind(node, result)
+        return result
+
+    def _lift(self, tensor: torch.Tensor) -> Any:
+        """A tensor just made from numbers becomes an attribute of the graph's module."""
+        name = f"_tensor_constant{len(self.attributes)}"
+        self.attributes[name] = tensor
+        attribute = self.graph.create_node("get_attr", name)
+        self._describe(attribute)
+        result = aten.lift_fresh.default(tensor)
+        attribute.meta["val"] = result
+        target = aten.lift_fresh_copy.default
+        node = self.graph.create_node("call_function", target, (attribute,))
+        self._describe(node)
+        self._bind(node, result)
+        return result
+
+    def _in_place(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A pointwise write is the function whose result stands for the tensor from here on.
+
+        Other tensors over the same memory must not be read again, which `node` makes sure of.
+        """
+        name: str = function._opname
+        written: torch.Tensor = args[0]
+        if torch.Tag.pointwise not in function.tags or name.startswith("__"):
+            raise Unusual(f"{function} writes")
+        memory = self._memory.get(_storage(written), ())
+        if any(id(tensor) in self._inputs for tensor in memory):
+            raise Unusual(f"{function} writes an input")
+        packet = getattr(aten, name.removesuffix("_"), None)
+        functional = getattr(packet, function._overloadname, None)
+        if functional is None or functional._schema.is_mutable:
+            raise Unusual(f"{function} has no functional form")
+        result = self.__torch_dispatch__(functional, (), args, kwargs)
+        if (result.shape, result.dtype) != (written.shape, written.dtype):
+            raise Unusual(f"{function} converts")
+        node = self.node(result)
+        function(*args, **kwargs)
+        for tensor in memory:
+            self._nodes.pop(id(tensor), None)
+        self._nodes[id(written)] = node
+        return written
+
+    def _operand(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.node(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self._operand, value)) if value else value
+        return value
+
+    def _bind(self, node: fx.Node, result: Any) -> None:
+        node.meta["val"] = result
+        if isinstance(result, torch.Tensor):
+            if not isinstance(result, FakeTensor):
+                raise Unusual("a tensor with data is made")
+            self._nodes[id(result)] = node
+            self._memory.setdefault(_storage(result), []).append(result)
+        elif isinstance(result, (list, tuple)):
+            for index, part in enumerate(result):
+                if isinstance(part, torch.Tensor):
+                    item = self.graph.create_node("call_function", operator.getitem, (node, index))
+                    item.meta.update(node.meta)
+                    self._bind(item, part)
+        else:
+            raise Unusual(f"{node.target} gives no tensor")
+
+    def _describe(self, node: fx.Node) -> None:
+        """What the full trace notes: the user's line, for backward that of the forward op."""
+        if self.in_backward:
+            node.meta["partitioner_tag"] = "is_backward"
+            if self.running in self._custom:
+                node.meta["custom"] = self._custom[self.running]
+            return
+        custom = notes.get_current_meta().get("custom")
+        if custom:
+            node.meta["custom"] = dict(custom)
+            # The autograd node of this call, if it has one, has just been made.
+            made = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+            self._custom.setdefault(made, node.meta["custom"])
+
+    def watch(self, results: list[torch.Tensor]) -> None:
+        """Follow which autograd node backward runs; sums of gradients are in none of them."""
+        stack = [result.grad_fn for result in results]
+        seen = set()
+        while stack:
+            node = stack.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            node.register_prehook(functools.partial(self._enter, node._sequence_nr()))
+            node.register_hook(self._leave)
+            stack += [parent for parent, _ in node.next_functions]
+
+    def _enter(self, number: int, gradients: Any) -> None:
+        self.running = number
+
+    def _leave(self, *gradients: Any) -> None:
+        self.running = -1
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _is_composite(function: Any) -> bool:
+    known = _COMPOSITE.get(function)
+    if known is None:
+        known = _COMPOSITE[function] = torch._C._dispatch_has_kernel_for_dispatch_key(
+            function.name(), torch._C.DispatchKey.CompositeImplicitAutograd
+        )
+    return known
+
+
+_COMPOSITE: dict[Any, bool] = {}
+
+
+def record_joint(
+    function: Callable[..., list[torch.Tensor]],
+    examples: list[torch.Tensor],
+    decompositions: dict[Any, Callable[..., Any]],
+) -> JointTrace | None:
+    """What `trace_joint` gives, or None where that has to find out."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    stand_ins = [stand_in(example, mode) for example in examples]
+    recorder = Recorder(decompositions)
+    try:
+        with compiling():
+            return _record(function, stand_ins, recorder, mode)
+    except Exception as error:  # whatever it is, the full trace words it
+        _LOG.debug("recording gave up: %r", error)
+        return None
+
+
+def _record(
+    function: Callable[..., list[torch.Tensor]],
+    stand_ins: list[torch.Tensor],
+    recorder: Recorder,
+    mode: FakeTensorMode,
+) -> JointTrace:
+    inputs: dict[fx.Node, Label] = {}
+    outputs: list[tuple[Label, fx.Node]] = []
+    for index, tensor in enumerate(stand_ins):
+        inputs[recorder.input(f"primals_{index}", tensor)] = Label("input", index)
+    with mode, recorder:
+        results = function(*stand_ins)
+    outputs += [(Label("result", i), recorder.node(result)) for i, result in enumerate(results)]
+    wanted = [i for i, result in enumerate(results) if result.requires_grad]
+    leaves = [i for i, tensor in enumerate(stand_ins) if tensor.requires_grad]
+    if torch.is_grad_enabled() and wanted:
+        tangents = []
+        for index in wanted:
+            with mode:
+                tangent = torch.empty_like(results[index]).detach()
+            inputs[recorder.input(f"tangents_{index}", tangent)] = Label("tangent", index)
+            tangents.append(tangent)
+        roots = [results[index] for index in wanted]
+        recorder.watch(roots)
+        recorder.in_backward = True
+        with mode, recorder:
+            gradients = torch.autograd.grad(
+                roots, [stand_ins[i] for i in leaves], tangents, allow_unused=True
+            )
+        outputs += [
+            (Label("gradient", index), recorder.node(gradient))
+            for index, gradient in zip(leaves, gradients, strict=True)
+            if gradient is not None
+        ]
+    recorder.graph.output([node for _, node in outputs])
+    module = nn.Module()
+    for name, tensor in recorder.attributes.items():
+        module.register_buffer(name, tensor)
+    return JointTrace(fx.GraphModule(module, recorder.graph), inputs, tuple(outputs))
