@@ -28,6 +28,7 @@ import torch
 
 from rudagraph.errors import RudagraphError
 from rudagraph.runtime.buffers import Frame
+from rudagraph.runtime.devices import CAPTURES
 from rudagraph.runtime.entries import BoundEntry
 from rudagraph.runtime.wiring import Wiring
 from rudagraph.schedule.plan import BufferKind
@@ -281,7 +282,7 @@ class Graphs:
         frame = self.frame
         graph = torch.cuda.CUDAGraph()
         try:
-            with _capturing(graph, pool, frame.device.device):
+            with CAPTURES, _capturing(graph, pool, frame.device.device):
                 self._run(entry)
         except (RudagraphError, RuntimeError) as error:
             self.refused = str(error)

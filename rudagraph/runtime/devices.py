@@ -6,6 +6,7 @@ runtime is the same on every kind of device; nothing here waits for one but `syn
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -16,6 +17,8 @@ import torch
 Tensor = torch.Tensor
 Step = Callable[[], object]
 Allocate = Callable[..., Tensor]  # (shape, strides, dtype)
+# Held during a capture: its stream and the random generators serve one thread at a time.
+CAPTURES = threading.Lock()
 ALIGNMENT = 16  # bytes that a thread of a GPU reads at once; buffers begin at multiples
 
 
@@ -74,6 +77,10 @@ class Device:
     def settle(self, slot: Any) -> None:
         """Work that other streams still do in the slot's arena comes before what follows."""
 
+    def draw(self, key: Tensor) -> None:
+        """A random key from PyTorch's own generator."""
+        key.random_()
+
     def synchronize(self) -> None:
         """Wait until everything launched has run."""
 
@@ -124,6 +131,10 @@ class CudaDevice(Device):
             stream.wait_stream(slot.stream)
             slot.arena.record_stream(stream)
         slot.stream = stream
+
+    def draw(self, key: Tensor) -> None:
+        with CAPTURES:
+            key.random_()
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)

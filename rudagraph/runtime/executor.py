@@ -105,7 +105,7 @@ class Executor:
             for place, _ in wiring.written_arguments:
                 _refuse_overlap(self.program.contract.leaves[place].path, leaves, place, weights)
             if wiring.keys:
-                frame.key.random_()
+                self.device.draw(frame.key)
             begun = frame.graphs and frame.graphs.forward(pending.copies, leaves)
             if begun:
                 pending.pair, pending.results = begun

@@ -1,0 +1,175 @@
+"""What a step costs the host on an NVIDIA GPU: launches outside a graph, and replayed entries.
+
+`python -m benchmarks.gpu_calls [--json FILE] [--quick]`
+
+A 12-layer BERT with 202 parameters. Every action starts on an idle device and is timed until it
+returns, so that kernels run beside it. Kernels are launched one after another as a direct call does
+it. Of a replayed call the contract check is taken off, and an autograd Function of the same inputs
+that hands out the same tensors and does nothing: what is left is the replay's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.call_overhead import build, check_contract
+from benchmarks.report import Result, print_table, write_json
+from rudagraph.runtime.step import Step
+
+Action = Callable[[], object]
+Tensor = torch.Tensor
+KERNEL_MS = 0.008
+REPLAY_MS = 0.025
+
+
+class HandOut(torch.autograd.Function):
+    """Results and gradients are at hand; new tensors over their memory go out, as in a replay."""
+
+    results: Sequence[Tensor] = ()
+    gradients: Sequence[Tensor] = ()
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple([tensor.data for tensor in HandOut.results])
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Tensor) -> tuple[Tensor, ...]:
+        return tuple([tensor.data for tensor in HandOut.gradients])
+
+
+def seconds(action: Action, repeats: int, before: Action) -> list[float]:
+    found = []
+    for _ in range(repeats):
+        before()
+        torch.cuda.synchronize()
+        start = time.perf_counter_ns()
+        action()
+        found.append((time.perf_counter_ns() - start) / 1e9)
+    return found
+
+
+class Calls:
+    """The compiled step, replayed."""
+
+    def __init__(self) -> None:
+        from rudagraph import StaticGraph
+
+        model, batch = build()
+        self.model = model.cuda()
+        self.batch = {name: tensor.cuda() for name, tensor in batch.items()}
+        self.parameters = list(self.model.parameters())
+        self.step: Step = StaticGraph(self.model, outputs="loss").compile(**self.batch)
+        (self.signature,) = self.step._signatures
+        for _ in range(4):
+            self.clear()
+            self.loss = self.forward()
+            self.loss.backward()
+        (self.frame,) = self.signature.executor._frames.values()
+        if self.frame.graphs.refused or not self.frame.graphs.pairs:
+            raise RuntimeError(f"the step is not replayed: {self.frame.graphs.refused}")
+        HandOut.results = [self.loss.detach().clone()]
+        HandOut.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
+
+    def clear(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def forward(self) -> Tensor:
+        loss: Tensor = self.step(**self.batch).loss
+        return loss
+
+    def launch(self, repeats: int) -> tuple[list[float], int]:
+        """Seconds a kernel of the forward entry, launched directly; and how many there are."""
+        entry = self.frame.forward
+        found = [(step, entry.launch_of(step)) for step in entry.steps]
+        kernels = [step for step, launch in found if launch is not None and launch.kernel]
+        entry.bind(entry.device.context())
+
+        def launch_all() -> None:
+            for kernel in kernels:
+                kernel()
+
+        every = seconds(launch_all, repeats, lambda: None)
+        return [value / len(kernels) for value in every], len(kernels)
+
+    def check(self, repeats: int) -> list[float]:
+        return seconds(
+            lambda: check_contract(self.step, self.signature, self.batch), repeats, lambda: None
+        )
+
+    def forwards(self, call: Callable[[], Tensor], repeats: int) -> list[float]:
+        def keep() -> None:
+            self.loss = call()
+
+        return seconds(keep, repeats, self.drop)
+
+    def backwards(self, call: Callable[[], Tensor], repeats: int) -> list[float]:
+        def prepare() -> None:
+            self.clear()
+            self.loss = call()
+
+        return seconds(lambda: self.loss.backward(), repeats, prepare)
+
+    def drop(self) -> None:
+        self.clear()
+        del self.loss
+        self.loss = HandOut.results[0]
+
+    def bare(self) -> Tensor:
+        results: tuple[Tensor, ...] = HandOut.apply(*self.parameters)
+        return results[0]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_calls")
+    parser.add_argument("--json", metavar="FILE", help="write the results there")
+    parser.add_argument("--quick", action="store_true", help="few repeats, for a first look")
+    options = parser.parse_args(argv)
+    repeats = 50 if options.quick else 300
+    calls = Calls()
+    gc.collect()
+    gc.disable()
+    launches, kernels = calls.launch(repeats)
+    check = calls.check(repeats)
+    results = [_result("launch", "one kernel outside a graph", launches, KERNEL_MS)]
+    results.append(_result("call", "contract check", check))
+    for name, measure, taken in (
+        ("forward", calls.forwards, statistics.median(check)),
+        ("backward", calls.backwards, 0.0),
+    ):
+        whole, alone = measure(calls.forward, repeats), measure(calls.bare, repeats)
+        rest = statistics.median(alone) + taken
+        results.append(_result(name, "replayed", whole))
+        results.append(_result(name, "autograd alone", alone))
+        own = [value - rest for value in whole]
+        results.append(_result(name, "replay's own", own, REPLAY_MS))
+    gc.enable()
+    print_table("gpu_calls: milliseconds of the host", results)
+    print(f"{len(calls.parameters)} parameters, {kernels} kernels in forward")
+    if options.json:
+        write_json(options.json, "gpu_calls", results, torch.cuda.get_device_name())
+    return 0
+
+
+def _result(
+    case: str, variant: str, seconds: list[float], target_ms: float | None = None
+) -> Result:
+    result = Result(case, variant, target_ms=target_ms)
+    result.times(seconds)
+    assert result.median_ms is not None
+    if target_ms is not None:
+        result.ratios = {"allowed": result.median_ms / target_ms}
+        result.targets = {"allowed": 1.0}
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())
