@@ -5,6 +5,8 @@ It holds no compiler logic: `compiler.compile_signature` makes programs, `runtim
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
 from inspect import signature
 from typing import Any
 
@@ -29,13 +31,23 @@ class StaticGraph:
     >>> step(input_ids=ids, labels=ids).loss.backward()
     """
 
-    def __init__(self, model: nn.Module, **options: Any) -> None:
+    def __init__(self, model: nn.Module, *batch: Any, **options: Any) -> None:
         if not isinstance(model, nn.Module):
             raise UsageError(
                 f"StaticGraph takes a torch.nn.Module, not a {type(model).__name__}",
                 hint="pass the model itself, not its class or output",
             )
         _refuse_wrapped(model)
+        if type(model).forward is nn.Module.forward and "forward" not in model.__dict__:
+            raise UsageError(
+                f"a {type(model).__name__} has no forward of its own",
+                hint="pass the module that calls its parts",
+            )
+        if batch:
+            raise UsageError(
+                "StaticGraph takes the model and options by keyword",
+                hint="the example batch goes to StaticGraph(model).compile(...)",
+            )
         self.model = model
         self.options = CompileOptions.from_keywords(**options)
         if self.options.accumulate == "kernel":
@@ -50,22 +62,48 @@ class StaticGraph:
         With the option `loss`, the keyword `targets` holds what follows the output in its call.
         Nothing is executed on the batch and no state is changed.
         """
-        takes_targets = self.options.loss is not None
-        own = "targets" in signature(self.model.forward).parameters
-        if "targets" in kwargs and not takes_targets and not own:
-            raise UsageError(
-                "targets were given, but there is no loss function to take them",
-                hint="StaticGraph(model, loss=function).compile(..., targets=...)",
-            )
+        loss = self.options.loss
+        self._check_keywords(kwargs)
+        if loss is not None:
+            _check_loss(loss, kwargs.get("targets", ()))
         step = Step(
             self.model,
             Arguments(self.model.forward),
             load_kernels,
             self._compile,
             in_flight=self.options.in_flight,
-            takes_targets=takes_targets,
+            loss=loss,
         )
         return step.add(*args, **kwargs)
+
+    def _check_keywords(self, kwargs: dict[str, Any]) -> None:
+        """Keywords that forward does not take, and that belong elsewhere."""
+        known = signature(self.model.forward).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            return
+        foreign = kwargs.keys() - known.keys()
+        if "targets" in foreign and self.options.loss is None:
+            raise UsageError(
+                "targets were given, but there is no loss function to take them",
+                hint="StaticGraph(model, loss=function).compile(..., targets=...)",
+            )
+        for option in fields(CompileOptions):
+            if option.name in foreign:
+                raise UsageError(
+                    f"{option.name} is an option of StaticGraph, and forward does not take it",
+                    hint=f"StaticGraph(model, {option.name}=...).compile(...)",
+                )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise UsageError(
+            "a StaticGraph is not a step yet",
+            hint="step = graph.compile(...) with an example batch, then step(...)",
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(nn.Module, name):
+            raise AttributeError(f"a StaticGraph is no module: use graph.model.{name}")
+        raise AttributeError(f"a StaticGraph has no {name!r}")
 
     def _compile(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]
@@ -74,6 +112,25 @@ class StaticGraph:
 
     def __repr__(self) -> str:
         return f"StaticGraph({type(self.model).__qualname__}, {self.options})"
+
+
+def _check_loss(loss: Callable[..., Any], targets: Any) -> None:
+    """A loss that cannot be called with these targets is named before anything is traced."""
+    if not isinstance(targets, tuple | list):
+        return  # the step says so
+    try:
+        takes = signature(loss.forward if isinstance(loss, nn.Module) else loss)
+    except (TypeError, ValueError):  # a function of C without a signature
+        return
+    try:
+        takes.bind(None, *targets)
+    except TypeError as error:
+        name = getattr(loss, "__name__", type(loss).__name__)
+        raise UsageError(
+            f"the loss cannot be called with the output and {len(targets)} targets: {error}",
+            f"{name}{takes}",
+            "pass compile(..., targets=(y,)): what the loss takes after the model's output",
+        ) from None
 
 
 def _refuse_wrapped(model: nn.Module) -> None:

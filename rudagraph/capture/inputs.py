@@ -130,6 +130,12 @@ def _check_tensor(role: Role, target: str, tensor: torch.Tensor) -> None:
     kind = type(tensor)
     plain = kind in (torch.Tensor, nn.Parameter, nn.Buffer)
     fault = ""
+    if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
+        raise UnsupportedError(
+            f"{role.value} {target} of a lazy module has no shape yet",
+            where=f"{role.value} {target}",
+            hint="call the model once on a batch before compile()",
+        )
     if tensor.layout is not torch.strided:
         fault = f"has layout {tensor.layout}"
     elif tensor.is_complex():

@@ -31,6 +31,7 @@ _MISSING = object()
 _TARGETS = "loss targets"
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _CONSTANTS = (bool, int, str, type(None), bytes)
+_TRACED = frozenset(("FakeTensor", "FunctionalTensor", "ProxyTensor"))
 _SCALARS = (*_CONSTANTS, float, complex)
 
 
@@ -233,8 +234,16 @@ def _refuse_wrapper(tensor: torch.Tensor, path: str) -> None:
     """Subclasses that dispatch by themselves hold their numbers elsewhere."""
     if type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
         return
+    kind = type(tensor).__qualname__
+    if kind in _TRACED:
+        raise ContractError(
+            f"argument {path} is a {kind}: the call is being traced (torch.export, make_fx, "
+            "another StaticGraph), and a step runs on real tensors only",
+            f"argument {path}",
+            "call step.model(...) inside what is traced",
+        )
     raise ContractError(
-        f"argument {path} is a {type(tensor).__qualname__}, which wraps other tensors",
+        f"argument {path} is a {kind}, which wraps other tensors",
         f"argument {path}",
         "pass the plain tensor inside it",
     )

@@ -82,6 +82,13 @@ class _Step(torch.autograd.Function):
                 "backward of a step",
                 "call step.model(...) where gradients of gradients are needed",
             )
+        if torch._C._are_functorch_transforms_active() or any(map(_is_batched, tangents)):
+            raise UsageError(
+                "backward of a step takes one upstream gradient at a time, and this is a batch "
+                "of them (vectorize=True, is_grads_batched=True, vmap)",
+                "backward of a step",
+                "call it once for each, or differentiate step.model(...)",
+            )
         # Before autograd says the same of its saved tensors, but not of a step.
         ctx.executor.refuse_freed(ctx.pending)
         with _undisturbed(ctx.executor.device.type):
@@ -93,6 +100,14 @@ class _Step(torch.autograd.Function):
 
 # Function.apply itself walks over all inputs in Python to unwrap those of dead transforms.
 _apply: Any = super(torch.autograd.Function, _Step).apply
+
+
+def _is_batched(tangent: Tensor | None) -> bool:
+    """Of either vmap: torch.autograd's own still uses the older kind."""
+    functorch: Any = torch._C._functorch
+    return tangent is not None and (
+        functorch.is_functorch_wrapped_tensor(tangent) or functorch.is_legacy_batchedtensor(tangent)
+    )
 
 
 def _graph_is_kept() -> bool:

@@ -19,7 +19,7 @@ from torch import nn
 
 _ABSENT = object()
 # What forward may call or choose by, and what compares by identity or as a number does.
-_OBJECTS = (
+OBJECTS = (
     types.FunctionType,
     types.BuiltinFunctionType,
     types.MethodType,
@@ -31,12 +31,12 @@ _OBJECTS = (
 )
 # Their classes have hundreds of methods, and nobody changes one but forward.
 _LIBRARIES = frozenset(("torch", "transformers"))
-_MEMBERS = (*_OBJECTS, bool, int, float, complex, str, bytes, property, staticmethod, classmethod)
+_MEMBERS = (*OBJECTS, bool, int, float, complex, str, bytes, property, staticmethod, classmethod)
 
 
 def behaviour_of(table: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Functions, classes, dtypes and the like in an instance dictionary."""
-    return tuple((name, value) for name, value in table.items() if isinstance(value, _OBJECTS))
+    return tuple((name, value) for name, value in table.items() if isinstance(value, OBJECTS))
 
 
 class Behaviour:
@@ -44,6 +44,23 @@ class Behaviour:
 
     def __init__(self, owners: Iterable[tuple[str, Any, dict[str, Any]]]) -> None:
         owners = list(owners)
+        # Objects whose own attributes are watched must stay the objects that they are.
+        inner = {id(owner): owner for _, owner, _ in owners if not isinstance(owner, nn.Module)}
+        self._held = [
+            (path, table, name, value)
+            for path, _, table in owners
+            for name, value in table.items()
+            if id(value) in inner
+        ]
+        # `if self.bias is not None` is decided at compile.
+        self._absent = [
+            (path, table, name)
+            for path, owner, _ in owners
+            if isinstance(owner, nn.Module)
+            for table in (owner._parameters, owner._buffers)
+            for name, value in table.items()
+            if value is None
+        ]
         self._paths = [path for path, _, _ in owners]
         self._kinds = [type(owner) for _, owner, _ in owners]
         self._tables = [table for _, _, table in owners]
@@ -74,7 +91,16 @@ class Behaviour:
 
         Functions that were kept as attributes are compared with the contract's values.
         """
+        if any(table.get(name) is not value for _, table, name, value in self._held):
+            return False
+        if any(table.get(name) is not None for _, table, name in self._absent):
+            return False
         return sum(map(len, self._tables)) == self._total or self._only_grew()
+
+    @property
+    def tables(self) -> list[dict[str, Any]]:
+        """Dictionaries that `instances_fit` looks into besides those of attributes."""
+        return list({id(table): table for _, table, _ in self._absent}.values())
 
     def _only_grew(self) -> bool:
         """New attributes are fine, unless one hides what the class says."""
@@ -98,6 +124,12 @@ class Behaviour:
         """Path and name of each change, and what it is now, in words."""
         for path, name in self._hidden():
             yield path, name, "was set on the instance"
+        for path, table, name, value in self._held:
+            if table.get(name) is not value:
+                yield path, name, "is another object than when the step was compiled"
+        for path, table, name in self._absent:
+            if table.get(name) is not None:
+                yield path, name, "was None when the step was compiled"
         for path, objects, table in zip(self._paths, self._objects, self._tables, strict=True):
             for name, before in objects:
                 now = table.get(name, _ABSENT)

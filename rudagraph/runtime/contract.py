@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import operator
-from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +30,7 @@ from rudagraph.ir.contract import (
 from rudagraph.ir.torch_types import type_of
 from rudagraph.runtime.arguments import DescribedCall
 from rudagraph.runtime.behaviour import Behaviour, behaviour_of
+from rudagraph.runtime.skeletons import CONTAINERS, PLAIN, Skeletons, is_plain
 from rudagraph.runtime.structure import name_of
 from rudagraph.runtime.untouched import Untouched
 from rudagraph.runtime.weights import Weights
@@ -41,9 +41,7 @@ HOOK_TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_
 # Hugging Face's settings for sampling, and its record of warnings given: no step reads them.
 _NO_PART_OF_FORWARD = frozenset(("generation_config", "warnings_issued"))
 _DEEPEST = 4  # containers in containers that tensors are looked for in
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_CONTAINERS = (list, dict, set, frozenset, OrderedDict, defaultdict, deque)
-_MUTABLE = (*_CONTAINERS, tuple)  # a tuple may hold lists
+_MUTABLE = (*CONTAINERS, tuple)  # a tuple may hold lists
 
 
 def build_contract(model: nn.Module, call: DescribedCall) -> Contract:
@@ -86,38 +84,39 @@ def attribute_tables(model: nn.Module) -> Iterator[tuple[str, Any, dict[str, Any
     seen: set[int] = set()
     for path, module in model.named_modules():
         yield path, module, module.__dict__
-        for name, value in module.__dict__.items():
-            if name in _NO_PART_OF_FORWARD or not _is_configuration(name, value):
-                continue
-            if id(value) in seen or isinstance(value, nn.Module):
-                continue
-            seen.add(id(value))
-            attributes = getattr(value, "__dict__", None)
-            if isinstance(attributes, dict) and not isinstance(value, type):
-                yield f"{path}.{name}" if path else name, value, attributes
+        yield from _configurations(path, module.__dict__, seen, 0)
+
+
+def _configurations(
+    path: str, table: dict[str, Any], seen: set[int], depth: int
+) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    for name, value in table.items():
+        if name in _NO_PART_OF_FORWARD or not _is_configuration(name, value):
+            continue
+        attributes = getattr(value, "__dict__", None)
+        if id(value) in seen or not isinstance(attributes, dict) or depth >= _DEEPEST:
+            continue
+        seen.add(id(value))
+        inner = f"{path}.{name}" if path else name
+        yield inner, value, attributes
+        yield from _configurations(inner, attributes, seen, depth + 1)
 
 
 def _is_configuration(name: str, value: Any) -> bool:
+    if isinstance(value, (nn.Module, type)):
+        return False
     if name.endswith("config") or isinstance(value, SimpleNamespace):
         return True
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return dataclasses.is_dataclass(value)
 
 
 def plain_attributes(attributes: dict[str, Any]) -> tuple[tuple[str, Plain], ...]:
     """The user's own scalars in an instance dictionary, and copies of the containers of some."""
     return tuple(
-        (name, value if isinstance(value, _PLAIN) else copy.deepcopy(value))
+        (name, value if isinstance(value, PLAIN) else copy.deepcopy(value))
         for name, value in attributes.items()
-        if name not in _INTERNAL and name not in _NO_PART_OF_FORWARD and _is_plain(value)
+        if name not in _INTERNAL and name not in _NO_PART_OF_FORWARD and is_plain(value)
     )
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict) and type(value) in _CONTAINERS:
-        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
-    if isinstance(value, tuple) or type(value) in _CONTAINERS:
-        return all(map(_is_plain, value))
-    return isinstance(value, _PLAIN)
 
 
 def _module_contract(path: str, owner: Any, attributes: dict[str, Any]) -> ModuleContract:
@@ -217,14 +216,16 @@ class Checker:
             containers.add(table, {name: watched[name] for name in mutable})
         self._fixed = fixed
         self._contents = containers
-        self._untouched = Untouched([table for _, _, table in tables])
         self.behaviour = Behaviour(tables)
+        self.skeletons = Skeletons(tables, _INTERNAL | _NO_PART_OF_FORWARD)
+        self._untouched = Untouched([table for _, _, table in tables] + self.behaviour.tables)
 
     def model_fits(self, tensors: list[torch.Tensor]) -> bool:
         """Whether modules, attributes, hooks and tensors are as the contract says."""
         return (
             self._attributes_fit()
             and self._contents.fit()
+            and self.skeletons.fit()
             and self._tables == self._children
             and self.behaviour.classes_fit()
             and self._hooks_fit()

@@ -19,7 +19,7 @@ from rudagraph.ir.contract import Contract, ModuleContract
 from rudagraph.ir.torch_types import to_torch_dtype, type_of
 from rudagraph.ir.tree import Constant, Node, Reference, Spelled, TensorLeaf, Tree
 from rudagraph.runtime.arguments import DescribedCall
-from rudagraph.runtime.contract import HOOK_TABLES, attribute_tables, current_modes
+from rudagraph.runtime.contract import HOOK_TABLES, Checker, attribute_tables, current_modes
 from rudagraph.runtime.structure import name_of
 from rudagraph.runtime.weights import locate
 
@@ -44,18 +44,25 @@ class Difference:
     hint: str = ADD
 
 
-def replaced(paths: list[str]) -> Difference:
+def _replaced(paths: list[str]) -> Difference:
     """Modules that are others than at compile time, and alike in all that a contract names."""
     verb = "is another module" if len(paths) == 1 else "are other modules"
     what = f"{', '.join(paths[:4])} {verb} than when the step was compiled"
     return Difference(what, paths[0], COMPILE_AGAIN)
 
 
-def behaves(changes: list[tuple[str, str, str]]) -> Difference:
-    """Methods, functions and the like that are others than at compile time."""
-    spoken = [f"{path or 'model'}.{name} {words}" for path, name, words in changes[:4]]
-    path, name, _ = changes[0]
-    return Difference("; ".join(spoken), f"{path}.{name}" if path else name, COMPILE_AGAIN)
+def unnamed(checker: Checker) -> Difference | None:
+    """What a contract does not name, and what is yet not as it was when the step was bound."""
+    if paths := checker.replaced():
+        return _replaced(paths)
+    if changes := list(checker.behaviour.changes()):
+        spoken = [f"{path or 'model'}.{name} {words}" for path, name, words in changes[:4]]
+        path, name, _ = changes[0]
+        return Difference("; ".join(spoken), f"{path}.{name}" if path else name, COMPILE_AGAIN)
+    if paths := list(checker.skeletons.changes()):
+        what = f"{paths[0]} holds other things than when the step was compiled"
+        return Difference(what, paths[0], COMPILE_AGAIN + RECORD)
+    return None
 
 
 def contract_error(differences: list[Difference]) -> ContractError:
@@ -73,9 +80,13 @@ def differences(model: nn.Module, call: DescribedCall, contract: Contract) -> li
         *_arguments(call, contract),
         *_leaves(call, contract),
         *_modes(contract),
-        *_modules(model, contract),
-        *_tensors(model, contract),
+        *model_differences(model, contract),
     ]
+
+
+def model_differences(model: nn.Module, contract: Contract) -> list[Difference]:
+    """Everything in which the model itself, whatever it is called with, is not the contract's."""
+    return [*_modules(model, contract), *_tensors(model, contract)]
 
 
 def _arguments(call: DescribedCall, contract: Contract) -> Iterator[Difference]:

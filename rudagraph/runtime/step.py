@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from rudagraph.errors import UsageError, suggest
 from rudagraph.ir.contract import Contract
@@ -22,7 +23,8 @@ from rudagraph.runtime.buffers import Slots
 from rudagraph.runtime.contract import Checker
 from rudagraph.runtime.executor import Executor
 from rudagraph.runtime.explain import MemoryReport, explain_program
-from rudagraph.runtime.mismatch import behaves, contract_error, differences, replaced
+from rudagraph.runtime.loss import LossWatch
+from rudagraph.runtime.mismatch import contract_error, differences, unnamed
 from rudagraph.runtime.module import StepModule
 from rudagraph.runtime.structure import builder
 from rudagraph.schedule.plan import Plan
@@ -73,10 +75,11 @@ class Step:
         load: Callable[[Program], Mapping[str, Any]],
         compile_signature: CompileSignature | None = None,
         in_flight: int = 1,
-        takes_targets: bool = False,
+        loss: Callable[..., Any] | None = None,
     ) -> None:
         self.model = model
-        self._takes_targets = takes_targets
+        self._takes_targets = loss is not None
+        self._loss = LossWatch(loss) if isinstance(loss, nn.Module) else None
         self._arguments = arguments
         self._load = load
         self._compile = compile_signature
@@ -90,15 +93,17 @@ class Step:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step as `model(*args, **kwargs)`, then `loss(output, *targets)` if it has one."""
         targets = self._targets(kwargs) if self._takes_targets else ()
-        if _transforming():
-            raise UsageError(
-                "a step cannot run inside torch.func transforms (vmap, grad, jvp)",
-                hint="call step.model(...) there",
-            )
+        if _transforming() or forward_ad._current_level >= 0 or _traced():
+            raise _refused_here()
+        if self._loss is not None:
+            self._loss.check()
         leaves, key = self._arguments.flatten(args, kwargs, targets)
         with self._lock:
             for signature in self._by_form.get(_form(leaves, key), ()):
-                weights = signature.weights.tensors()
+                try:
+                    weights = signature.weights.tensors()
+                except (KeyError, IndexError, TypeError):  # taken away: explained below
+                    break
                 if _fits(signature, leaves, weights):
                     return signature.build(signature.bridge(leaves, weights))
         raise self._explain_call(args, kwargs, targets)
@@ -164,12 +169,9 @@ class Step:
         nearest = min(found, key=len)
         if nearest:
             return contract_error(nearest)
-        paths = next(filter(None, (item.checker.replaced() for item in self._signatures)), None)
-        if paths:
-            return contract_error([replaced(paths)])
         for item in self._signatures:
-            if changes := list(item.checker.behaviour.changes()):
-                return contract_error([behaves(changes)])
+            if found_now := unnamed(item.checker):
+                return contract_error([found_now])
         return UsageError(
             "the model or the call changed in a way that the contract does not name",
             hint="compile the step again",
@@ -234,11 +236,37 @@ class Step:
         lines = "".join(f"\n  {line}" for line in self.signatures)
         return f"Step of {type(self.model).__qualname__}{lines}"
 
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(nn.Module, name):
+            raise AttributeError(
+                f"a step is no module and has no {name!r}: use step.model.{name}, for it is the "
+                "model itself, or step.as_module()"
+            )
+        raise AttributeError(f"a step has no {name!r}")
+
     def __reduce__(self) -> Any:
         raise UsageError(
             "a step cannot be pickled or copied: it is bound to this model and this process",
             hint="copy or pickle the model and compile again",
         )
+
+
+def _traced() -> bool:
+    """Whether some mode makes every call something else than a computation."""
+    if not torch._C._len_torch_dispatch_stack():
+        return False
+    stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    return any(mode.is_infra_mode() for mode in stack)
+
+
+def _refused_here() -> UsageError:
+    if forward_ad._current_level >= 0:
+        where = "forward-mode differentiation (torch.autograd.forward_ad): it has no tangents"
+    elif _transforming():
+        where = "torch.func transforms (vmap, grad, jvp)"
+    else:
+        where = "a trace (torch.export, make_fx, fake tensors, another StaticGraph)"
+    return UsageError(f"a step cannot run inside {where}", hint="call step.model(...) there")
 
 
 def _form(leaves: list[Tensor], key: tuple[Any, ...]) -> tuple[Any, ...]:

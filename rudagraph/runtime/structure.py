@@ -74,7 +74,9 @@ def take_output_apart(
         if path not in apart.matched:
             raise UsageError(
                 f"option outputs names {path!r}, which the output of the model has not",
-                hint=suggest(path, apart.paths),
+                hint=suggest(path, apart.paths)
+                if apart.paths
+                else "the output is one tensor: leave the option out",
             )
     kept = tuple(
         OutputLeaf(path, leaf.requires_grad)
@@ -253,10 +255,13 @@ def _plain(value: Any, path: str) -> Tree:
         return Reference(name_of(value))
     if isinstance(value, _FUNCTIONS) and (name := _importable(value)):
         return Reference(name)
+    hint = "use tensors, Python scalars, dict, list, tuple, NamedTuple, dataclass or ModelOutput"
+    if type(value).__module__ == "numpy":
+        hint = "pass torch.from_numpy(array), and number.item() for a NumPy scalar"
     raise UnsupportedError(
         f"a {type(value).__module__}.{type(value).__qualname__} has no known structure",
         path or "the output",
-        "use tensors, Python scalars, dict, list, tuple, NamedTuple, dataclass or ModelOutput",
+        hint,
     )
 
 

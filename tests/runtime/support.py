@@ -75,7 +75,7 @@ def plain_step(
         load_kernels,
         compile_signature,
         chosen.in_flight,
-        takes_targets=chosen.loss is not None,
+        loss=chosen.loss,
     )
     return step.add(*args, **kwargs)
 
