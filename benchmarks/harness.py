@@ -69,10 +69,7 @@ class Step:
         output = self.call(*self.args, **self.kwargs)
         output = getattr(output, "loss", output)
         if self.upstream is None:
-            generator = torch.Generator(output.device).manual_seed(9)
-            self.upstream = torch.ones_like(output)
-            if output.dim():
-                self.upstream.normal_(generator=generator)
+            self.upstream = _upstream(output)
         output.backward(self.upstream)
         return output.detach()
 
@@ -83,6 +80,15 @@ class Step:
         missing = [i for i, leaf in enumerate(self.leaves) if leaf.grad is None]
         assert not missing, f"no gradient for leaves {missing}"
         return [t.double() for t in (output, *(leaf.grad for leaf in self.leaves))]
+
+
+def _upstream(output: torch.Tensor) -> torch.Tensor:
+    """1 for a scalar, else normal numbers that every float type holds, whichever the output has."""
+    if not output.dim():
+        return torch.ones_like(output)
+    generator = torch.Generator(output.device).manual_seed(9)
+    wide = torch.randn(output.shape, generator=generator, dtype=torch.float64, device=output.device)
+    return wide.bfloat16().to(output.dtype)
 
 
 def in_double(work: Workload) -> Workload:

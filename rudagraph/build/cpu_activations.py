@@ -7,9 +7,16 @@ and are no larger than those of PyTorch's own functions. Derivatives take the gr
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rudagraph.build.cpu_emit import F32, F64, Scalar, operation, same, select
-from rudagraph.build.cpu_math import erf, exp2_nonpositive, exp_nonpositive, fused, polynomial
+from rudagraph.build.cpu_math import (
+    clamp_keeping_nan,
+    erf,
+    exp_nonpositive,
+    fused,
+    polynomial,
+)
 
 _FLOATS = (F32, F64)
 
@@ -47,31 +54,69 @@ def silu_backward(gradient: Scalar, x: Scalar) -> Scalar:
     return gradient * s * (1.0 + x * (1.0 - s))
 
 
-# (1 + log2(Phi(-a))) / a for a in 0…5.6, exact where Phi is large; falls on beyond that
-_LOG_PHI = (-2.29441414e-6, 3.37981199e-5, -1.63651284e-4, -1.82356648e-4, 7.11177392e-3)
-_LOG_PHI_LOW = (-5.25225499e-2, -0.459201688, -1.15110572)
+# Polynomials in s = 2 * x**2 / limit**2 - 1, where they are well-conditioned: (Phi(x) - 1/2) / x
+# for |x| < 5.25, and the same of GELU's slope, Phi(x) + x * phi(x), for |x| < 5.9.
+_CDF_LIMIT, _SLOPE_LIMIT = 5.25, 5.9
+_CDF = (
+    *(-5.62934321e-4, 1.45816559e-3, -1.32092414e-3, 1.86539034e-3, -5.12558827e-3),
+    *(9.07429401e-3, -1.29516693e-2, 1.83242783e-2, -2.49955524e-2, 3.20645981e-2),
+    *(-3.97685766e-2, 4.96438742e-2, -6.71266541e-2, 1.34659365e-1),
+)
+_SLOPE = (
+    *(-4.16579144e-3, 1.01358388e-2, -2.92835711e-3, -1.84071017e-3, -2.16411036e-2),
+    *(4.26604077e-2, -3.96080948e-2, 4.39781137e-2, -6.18215650e-2, 7.03183413e-2),
+    *(-6.75719008e-2, 6.16093837e-2, -5.41893542e-2, 4.72610146e-2, -4.41768989e-2),
+    *(4.72813547e-2, -6.04661964e-2, 1.19911291e-1),
+)
+
+
+def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
+    """Four coefficients at a time: two products more than Horner's rule, a third of its latency."""
+    lowest_first = coefficients[::-1]
+    square = x * x
+    fourth = square * square
+    quads = []
+    for start in range(0, len(lowest_first), 4):
+        part = lowest_first[start : start + 4][::-1]
+        halves = [polynomial(x, half) for half in (part[:-2], part[-2:]) if half]
+        quads.append(halves[0] if len(halves) == 1 else fused(halves[0], square, halves[1]))
+    result = quads.pop()
+    while quads:
+        result = fused(result, fourth, quads.pop())
+    return result
+
+
+def _centred(square: Scalar, limit: float) -> Scalar:
+    return fused(square, 2.0 / limit**2, -1.0)
 
 
 def _normal_cdf(x: Scalar) -> Scalar:
-    """Phi(x): absolute error at most 9e-8, and no cancellation for negative x."""
+    """Phi(x): absolute error at most 2.1e-7, exactly 0 and 1 far out; PyTorch's is off by 2.7e-7.
+
+    A seventh less work than through the logarithm of a tail, and half the latency.
+    """
     if x.kind is F64:
         return (1.0 + erf(x * math.sqrt(0.5))) * 0.5
-    size = x.intrinsic("fabs")
-    tail = exp2_nonpositive(fused(polynomial(size, (*_LOG_PHI, *_LOG_PHI_LOW)), size, -1.0))
-    return select(x < 0.0, tail, 1.0 - tail)
+    s = _centred(x * x, _CDF_LIMIT)
+    odd = _polynomial(select(s > 1.0, x.constant(1.0), s), _CDF)
+    return clamp_keeping_nan(fused(x, odd, 0.5), 0.0, 1.0)
 
 
 @operation(same(*_FLOATS))
 def gelu_erf(x: Scalar) -> Scalar:
-    """x * Phi(x): absolute error at most 1.3e-7 * |x|."""
+    """x * Phi(x): absolute error at most 2.3e-7 * |x|."""
     return x * _normal_cdf(x)
 
 
 @operation(same(*_FLOATS))
 def gelu_erf_backward(gradient: Scalar, x: Scalar) -> Scalar:
-    """gradient * (Phi(x) + x * phi(x)): absolute error at most 2.5e-7."""
-    density = exp_nonpositive(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
-    return gradient * (_normal_cdf(x) + x * density)
+    """gradient * (Phi(x) + x * phi(x)): absolute error at most 3e-7."""
+    if x.kind is F64:
+        density = exp_nonpositive(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
+        return gradient * (_normal_cdf(x) + x * density)
+    near = clamp_keeping_nan(x, -_SLOPE_LIMIT, _SLOPE_LIMIT)
+    odd = _polynomial(_centred(near * near, _SLOPE_LIMIT), _SLOPE)
+    return gradient * fused(near, odd, 0.5)
 
 
 _BETA = math.sqrt(2.0 / math.pi)

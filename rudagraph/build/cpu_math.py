@@ -199,14 +199,6 @@ def exp2(x: Scalar) -> Scalar:
     return _scale(power, shifted.bits(I32))
 
 
-def exp2_nonpositive(x: Scalar) -> Scalar:
-    """2**x of an f32 <= 0: at most 1 ulp, results below 2**-126.5 are 0, NaN passes."""
-    y = select(x < -127.0, x.constant(-127.0), x)
-    shifted = y + _MAGIC
-    power = polynomial(y - (shifted - _MAGIC), (*_EXP2, 1.0))
-    return power * _single_scale(shifted.bits(I32))
-
-
 # ---- logarithms
 
 _LOG = (

@@ -33,7 +33,7 @@ def lower_fused(
     assert op.body is not None, "a fused op has a body"
     body = mark_nonpositive(without_copies(op.body))
     nest = body_nest(body, operand_strides, result_strides)
-    stages = Stages(body, nest)
+    stages = Stages(body, nest, cuts_chains=True)
     title = kernel_title(op)
     partials, workspaces = _partials(stages, workspace=0)
     if nest.rows == 0 or (nest.inner == 0 and not nest.outer):

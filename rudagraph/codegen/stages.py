@@ -6,6 +6,7 @@ A row reduction is complete only after a pass over the row, so its users wait fo
     pass 1   h again; sum of (h - mean)²         rstd = rsqrt(…)
     pass 2   h again; y = (h - mean) * rstd, stored
 
+Where asked, a chain of two dear functions (GELU, then an exponential) is cut into two passes too.
 A value that a later pass needs is loaded again (an operand, or a result stored before), computed
 again where that is cheap, or kept in a scratch row. Invariant: every value keeps its exact bits
 whichever way it comes, so the choice is one of time alone.
@@ -31,6 +32,9 @@ KEEP = 3.5
 # Scratch rows that leave L2 (1 MiB on the machine measured) cost what memory costs, 0.5 ns.
 KEEP_FAR = 25.0
 NEAR_BYTES = 512 * 1024
+# An op from which on a chain is long: exp, erf, GELU. Two of them after each other outlast the
+# core's window, so that it waits instead of working (a block's backward takes a fifth longer).
+DEAR = 15.0
 
 
 class Place(enum.IntEnum):
@@ -71,9 +75,9 @@ class Pass:
 
 
 class Stages:
-    """The passes of a body over a nest."""
+    """The passes of a body over a nest; with `cuts_chains` a second dear op begins one more."""
 
-    def __init__(self, body: Graph, nest: Nest) -> None:
+    def __init__(self, body: Graph, nest: Nest, *, cuts_chains: bool = False) -> None:
         self.body = body
         self.nest = nest
         self.results = tuple(port.value for port in body.outputs)
@@ -84,7 +88,8 @@ class Stages:
         self._needed: set[Value] = set()
         self._first: dict[Value, int] = {}
         self._kept: set[Value] = set()
-        self._locate()
+        self._cuts: list[Op] = []  # ops that begin a pass
+        self._locate(cuts_chains and any(is_fold(op) for op in body.ops))
         self._check_sums()
         last = max([self._store_stage(index) for index in range(len(self.results))], default=0)
         self.passes = [Pass() for _ in range(last + 1)]
@@ -92,8 +97,9 @@ class Stages:
 
     # -- places and stages
 
-    def _locate(self) -> None:
+    def _locate(self, cuts_chains: bool) -> None:
         varies: dict[Value, tuple[bool, bool]] = {}
+        after_dear: set[Value] = set()  # of the same stage
         for port in self.body.inputs:
             varies[port.value] = self._variation(port.value.name)
             self.stage[port.value] = 0
@@ -108,6 +114,14 @@ class Stages:
             elif op.result.name in self.nest.strides:
                 outer, inner = self._variation(op.result.name)
                 outer |= has(op, Tag.RANDOM)
+            if cuts_chains and inner:
+                late = any(v in after_dear and self.stage[v] == stage for v in op.inputs)
+                is_dear = expressions.cost(op) >= DEAR
+                if is_dear and late:
+                    stage += 1
+                    self._cuts.append(op)
+                if is_dear or late:
+                    after_dear.add(op.result)
             varies[op.result] = (outer, inner)
             self.stage[op.result] = stage
         for value, (outer, inner) in varies.items():
@@ -173,6 +187,10 @@ class Stages:
             if is_fold(op) and self.stage[op.result] == at + 1 and self._is_used(op.result):
                 current.folds.append(op)
                 self._require(op.inputs[0], at)
+        for op in self._cuts:
+            for operand in op.inputs if self.stage[op.result] == at + 1 else ():
+                if self.stage[operand] == at and operand in self.producer:
+                    self._require(operand, at)
 
     def _is_used(self, value: Value) -> bool:
         """Whether a result depends on the value; bodies have no dead ops after the passes."""
@@ -247,6 +265,11 @@ class Stages:
         return KEEP if near else KEEP_FAR
 
     # -- queries
+
+    def body_values(self) -> list[Value]:
+        """Operands, then what ops compute."""
+        operands = [port.value for port in self.body.inputs]
+        return operands + [op.result for op in self.body.ops]
 
     def kept(self) -> list[Value]:
         """Values with a scratch row, in order of the pass that fills it."""

@@ -206,6 +206,25 @@ output result = %erf
     assert torch.equal(bits(first), bits(second))
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_a_second_dear_function_after_another_begins_a_pass(dtype: str) -> None:
+    op = fused(f"""
+%x: {dtype}[70,260] = input operand
+%first: {dtype}[70,260] = gelu(%x) [approximate="none"]
+%shifted: {dtype}[70,260] = sub(%first, %x)
+%second: {dtype}[70,260] = exp(%shifted)
+%third: {dtype}[70,260] = tanh(%second)
+%scaled: {dtype}[70,260] = mul(%third, %first)
+%row: f32[70,1] = sum(%scaled) [axes=[1], dtype=f32, keepdim=true]
+%column: {dtype}[260] = sum(%scaled) [axes=[0], keepdim=false]
+output result = %second
+output result = %row
+output result = %column
+""")
+    check(op, *operands_for(op))
+    assert lower(op, *operands_for(op)).calls[0].source.text.count("for j in range(260)") == 5
+
+
 @pytest.mark.parametrize("name", ["permuted", "expanded_last", "slice_of_last"])
 def test_reductions_over_strided_rows(name: str) -> None:
     op = fused("""
