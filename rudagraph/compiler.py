@@ -14,6 +14,7 @@ from torch import nn
 from rudagraph.budget import plan_within
 from rudagraph.build.pool import Progress
 from rudagraph.capture import Capture, capture
+from rudagraph.collector import collector_waiting
 from rudagraph.ir.graph import Graph, Value
 from rudagraph.ir.strides import Strided
 from rudagraph.options import CompileOptions
@@ -40,10 +41,11 @@ def compile_signature(
     progress: Progress | None = None,
 ) -> Program:
     """Compile one signature: forward and backward of `model(*args, **kwargs)` as they are now."""
-    captured = capture(
-        model, args, kwargs, outputs=options.outputs, loss=options.loss, targets=targets
-    )
-    return compile_capture(captured, model, options, target_of(model, captured), progress)
+    with collector_waiting():
+        captured = capture(
+            model, args, kwargs, outputs=options.outputs, loss=options.loss, targets=targets
+        )
+        return compile_capture(captured, model, options, target_of(model, captured), progress)
 
 
 def compile_capture(

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rudagraph.ir.graph import Graph
-from rudagraph.ir.text import print_graph
 from rudagraph.options import environment
 from rudagraph.passes.notes import note
 from rudagraph.schedule.kernel import KernelSource
@@ -41,7 +40,7 @@ class StageRecorder:
         for name, graph in self._graphs:
             said = note(name, before.get(graph.name, graph), graph)
             before[graph.name] = graph
-            stages.append(Stage(name, graph.name, print_graph(graph), said))
+            stages.append(Stage(name, graph.name, graph, said))
         return tuple(stages)
 
     def dump(self, plan: Plan, sources: Sequence[KernelSource]) -> None:

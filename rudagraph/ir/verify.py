@@ -17,18 +17,28 @@ _INPUT_ROLES = frozenset(Role) - {Role.RESULT, Role.UPDATE, Role.GRADIENT}
 _OUTPUT_ROLES = frozenset((Role.RESULT, Role.UPDATE, Role.GRADIENT, Role.RESIDUAL))
 
 
-def verify(graph: Graph, *, stage: str = "", forbidden: Tag = Tag.NONE) -> Graph:
+def verify(
+    graph: Graph,
+    *,
+    stage: str = "",
+    forbidden: Tag = Tag.NONE,
+    verified: Graph | None = None,
+) -> Graph:
     """Return the graph if it keeps all rules; raise VerifyError otherwise.
 
     Args:
         stage: named in the message (the pass just run).
         forbidden: tags that no op may carry at this stage (composites once scheduled, say).
+        verified: a graph that keeps all rules; what an op of it gives is not inferred again.
     """
-    _verify_section(graph, stage or graph.name, forbidden, nested=False)
+    known = frozenset(map(id, verified.ops)) if verified is not None else frozenset()
+    _verify_section(graph, stage or graph.name, forbidden, known, nested=False)
     return graph
 
 
-def _verify_section(graph: Graph, stage: str, forbidden: Tag, *, nested: bool) -> None:
+def _verify_section(
+    graph: Graph, stage: str, forbidden: Tag, known: frozenset[int], *, nested: bool
+) -> None:
     def fail(index: int | None, message: str) -> VerifyError:
         return VerifyError(
             what="\n".join([message, *_excerpt(graph, index)]),
@@ -46,14 +56,39 @@ def _verify_section(graph: Graph, stage: str, forbidden: Tag, *, nested: bool) -
             raise fail(None, f"{port.value.name!r} is no name: letters, digits, _ and . only")
         defined[port.value.name] = port.value
     for index, op in enumerate(graph.ops):
+        if id(op) in known:
+            _verify_use(op, index, defined, forbidden, fail)
+            continue
         _verify_op(op, index, defined, forbidden, nested, fail)
         if op.body is not None:
-            _verify_section(op.body, stage, forbidden, nested=True)
+            _verify_section(op.body, stage, forbidden, known, nested=True)
     for port in graph.outputs:
         if port.role not in _OUTPUT_ROLES:
             raise fail(None, f"{port.value} cannot be an output of role {port.role.value}")
         if defined.get(port.value.name) != port.value:
             raise fail(None, f"output {port.value} is not defined")
+
+
+def _verify_use(
+    op: Op,
+    index: int,
+    defined: dict[str, Value],
+    forbidden: Tag,
+    fail: Callable[[int | None, str], VerifyError],
+) -> None:
+    """What depends on the ops before this one."""
+    if forbidden and (found := OPS[op.opcode].tags & forbidden):
+        raise fail(index, f"{op.opcode} ({found}) must be gone by now")
+    for value in op.inputs:
+        known = defined.get(value.name)
+        if known is None:
+            raise fail(index, f"{value} is used before it is defined")
+        if known is not value and known.type != value.type:
+            raise fail(index, f"{value} is {known.type}, the operand says {value.type}")
+    for value in op.results:
+        if value.name in defined:
+            raise fail(index, f"{value} is defined twice")
+        defined[value.name] = value
 
 
 def _verify_op(
@@ -67,18 +102,11 @@ def _verify_op(
     spec = OPS.get(op.opcode)
     if spec is None:
         raise fail(index, f"there is no op named {op.opcode}")
-    if spec.tags & forbidden:
-        raise fail(index, f"{op.opcode} ({spec.tags & forbidden}) must be gone by now")
     if nested and op.body is not None:
         raise fail(index, "a fused body cannot hold a fused op")
     if op.body is not None and op.body.name != BODY:
         raise fail(index, f"a body is named {BODY}, not {op.body.name}")
-    for value in op.inputs:
-        known = defined.get(value.name)
-        if known is None:
-            raise fail(index, f"{value} is used before it is defined")
-        if known.type != value.type:
-            raise fail(index, f"{value} is {known.type}, the operand says {value.type}")
+    _verify_use(op, index, defined, forbidden, fail)
     given = tuple(value.type for value in op.results)
     try:
         if spec.infer is declared:
@@ -95,9 +123,6 @@ def _verify_op(
     for value in op.results:
         if not NAME.fullmatch(value.name):
             raise fail(index, f"{value.name!r} is no name: letters, digits, _ and . only")
-        if value.name in defined:
-            raise fail(index, f"{value} is defined twice")
-        defined[value.name] = value
 
 
 def _check_library(op: Op) -> None:

@@ -94,9 +94,11 @@ def entry_passes(residuals: Mapping[str, Strided]) -> tuple[Pass, ...]:
 
 def run_passes(passes: tuple[Pass, ...], graph: Graph, record: Record | None = None) -> Graph:
     """Run the passes in order, verify after each, hand each result to `record` with its name."""
+    before: Graph | None = None  # the graph given is anybody's: its ops are checked once
     for run in passes:
         name = getattr(run, "__name__", "pass")
-        graph = verify(run(graph), stage=name)
+        graph = verify(run(graph), stage=name, verified=before)
+        before = graph
         if record is not None:
             record(name, graph)
     return graph

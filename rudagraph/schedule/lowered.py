@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rudagraph.ir.graph import Op
+from rudagraph.ir.text import print_graph
 from rudagraph.schedule.kernel import KernelSource
 
 Strides = tuple[int, ...]
@@ -61,3 +62,26 @@ Generate = Callable[
     ],
     Lowered | None,
 ]
+
+
+def remembered(generate: Generate) -> Generate:
+    """The same generator; kernels of equal bodies, as equal layers have them, are made once."""
+    known: dict[tuple[object, ...], Lowered | None] = {}
+
+    def lower(
+        op: Op,
+        operand_strides: tuple[Strides | None, ...],
+        result_strides: tuple[Strides, ...],
+        shared: tuple[tuple[int, int], ...],
+        offsets: tuple[int, ...],
+    ) -> Lowered | None:
+        how = (operand_strides, result_strides, shared, offsets)
+        if op.body is None:
+            return generate(op, *how)
+        # By text, in which 1 and 1.0 differ, and 0.0 and -0.0.
+        key = (print_graph(op.body), op.attributes, how)
+        if key not in known:
+            known[key] = generate(op, *how)
+        return known[key]
+
+    return lower

@@ -19,7 +19,7 @@ from rudagraph.ir.types import DType, TensorType
 from rudagraph.schedule.apart import ALLOCATED, interval_of, move_apart
 from rudagraph.schedule.kernel import KernelSource
 from rudagraph.schedule.layout import Layout, layouts
-from rudagraph.schedule.lowered import Generate, Lowered
+from rudagraph.schedule.lowered import Generate, Lowered, remembered
 from rudagraph.schedule.memory import aligned, assign_offsets
 from rudagraph.schedule.plan import (
     Buffer,
@@ -38,7 +38,9 @@ _OUTSIDE = frozenset(
 )
 _FLAG_BYTES = 16  # i64[2] an error flag
 # Library ops with a true out=: they write where the plan says. All others allocate.
-WRITES_IN_PLACE = frozenset(("matmul", "addmm", "concatenate", "sum", "mean", "amax", "amin"))
+WRITES_IN_PLACE = frozenset(
+    ("copy", "matmul", "addmm", "concatenate", "sum", "mean", "amax", "amin")
+)
 # (operand, result) pairs that a library op can hold in the same memory, as a kernel's `inplace`.
 LIBRARY_INPLACE: dict[str, tuple[tuple[int, int], ...]] = {"addmm": ((0, 0),)}
 
@@ -55,7 +57,7 @@ def plan(
     Buffers of at least `apart_bytes` may leave the arena where that lowers the peak; `scratch` says
     what a library op that allocates its results takes besides.
     """
-    planner = _Planner(generate, apart_bytes, scratch)
+    planner = _Planner(remembered(generate), apart_bytes, scratch)
     entries = [planner.entry(forward)]
     planner.position += 1
     if backward is not None:

@@ -13,6 +13,7 @@ import torch
 
 from rudagraph.ir.contract import Contract
 from rudagraph.ir.graph import Graph, Role, Value
+from rudagraph.ir.text import print_graph
 from rudagraph.ir.tree import Template
 from rudagraph.schedule.kernel import KernelSource, MachineCode
 from rudagraph.schedule.plan import Plan
@@ -20,12 +21,16 @@ from rudagraph.schedule.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A graph of one entry after one part of the compilation, as text."""
+    """A graph of one entry after one part of the compilation; `text` is what it says."""
 
     name: str  # "capture", "simplify", … in the order they ran; the last is what was planned
     entry: str  # "joint", "forward" or "backward"
-    text: str
+    graph: Graph | str  # printed when somebody looks
     note: str = ""  # what this part did, in a line; nothing where it changed nothing
+
+    @property
+    def text(self) -> str:
+        return self.graph if isinstance(self.graph, str) else print_graph(self.graph)
 
 
 @dataclass(frozen=True)
