@@ -328,7 +328,7 @@ _TABLE: list[OpSpec] = [
         "an ATen op by name; `arguments` is its call with holes for operands",
         ("arguments", "keywords", "target"),
     ),
-    *_rows("fused", (0, None), Tag.FUSED, rules.fused, "the body, in one kernel", ("kind",)),
+    *_rows("fused", (0, None), Tag.FUSED, rules.fused, "the body, in one kernel", ("form", "kind")),
 ]
 
 OPS: dict[str, OpSpec] = {spec.opcode: spec for spec in _TABLE}

@@ -39,6 +39,13 @@ def _fuse(before: Graph, after: Graph) -> str:
     return f"{inside} ops became {len(kernels)} kernels, {distinct} of them distinct"
 
 
+def _recognise(before: Graph, after: Graph) -> str:
+    forms = Counter(
+        name for op in after.ops for name in str(op.get("form") or "").split(", ") if name
+    )
+    return ", ".join(f"{name} ×{count}" for name, count in sorted(forms.items()))
+
+
 def _copies(before: Graph, after: Graph) -> str:
     made = _count(after, "copy") - _count(before, "copy")
     return f"{made} copies, {_counts(before, after)}" if made else _counts(before, after)
@@ -86,5 +93,6 @@ NOTES: dict[str, Callable[[Graph, Graph], str]] = {
     "materialise": _copies,
     "own_outputs": _copies,
     "fuse": _fuse,
+    "recognise": _recognise,
     "order": _order,
 }

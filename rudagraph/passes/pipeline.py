@@ -20,6 +20,7 @@ from rudagraph.passes.linear_cross_entropy import Chunking, linear_cross_entropy
 from rudagraph.passes.materialise import materialise
 from rudagraph.passes.move_views import move_views
 from rudagraph.passes.own_outputs import own_outputs
+from rudagraph.passes.recognise import recognise
 from rudagraph.passes.rotate_halves import rotate_halves
 from rudagraph.passes.shape_reductions import shape_reductions
 from rudagraph.passes.simplify import simplify
@@ -87,8 +88,10 @@ def entry_passes(residuals: Mapping[str, Strided]) -> tuple[Pass, ...]:
         materialise_entry,
         # Before kernels grow: a copy can join the kernel that makes what it copies.
         own_outputs,
-        # Last: what is inside a kernel is no longer for others to look at.
+        # What is inside a kernel is no longer for others to look at.
         fuse,
+        # Of what became a kernel: names for readers, nothing that is computed.
+        recognise,
     )
 
 

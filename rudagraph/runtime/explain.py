@@ -87,7 +87,9 @@ def _row(launch: Launch) -> tuple[str, ...]:
     # A kernel's arguments name its results as well.
     touched = launch.arguments if launch.kernel else (*launch.arguments, *launch.results)
     moved = sum(view.type.bytes for view in {v for v in touched if isinstance(v, View)})
+    form = dict(launch.attributes).get("form")
     how = f"kernel {launch.kernel}" if launch.kernel else f"library {_name(launch)}"
+    how += f" ({form})" if form else ""
     place = " ".join(part for part in (launch.location.module, launch.location.line) if part)
     return how, f"{launch.label}: {results}", size(moved), f"# {place}" if place else ""
 
