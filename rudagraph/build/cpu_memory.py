@@ -7,6 +7,7 @@ or store is one memory access of that type, at any alignment the element itself 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from llvmlite import ir
@@ -29,6 +30,7 @@ from rudagraph.build.cpu_emit import (
     Scalar,
     exactly,
     operation,
+    same,
     select,
 )
 
@@ -125,6 +127,27 @@ def round_bf16(value: Scalar) -> Scalar:
     return (_bf16_bits(value) & 0xFFFF0000).bits(F32)
 
 
+@operation(exactly(F32, F32), small=True)
+def nearest_bf16(value: Scalar) -> Scalar:
+    """`round_bf16` in five instructions instead of eight, for registers whose NaNs are settled."""
+    return (_nearest_bits(value) & 0xFFFF0000).bits(F32)
+
+
+@operation(exactly(VOID, POINTER, _INDEX, F32), small=True)
+def store_bf16_nearest(pointer: Scalar, index: Scalar, value: Scalar) -> None:
+    """`store_bf16` for registers whose NaNs are settled."""
+    _store(pointer, index, (_nearest_bits(value) >> 16).instruction("trunc", _U16))
+
+
+@operation(same(F32, F64), small=True)
+def settled(value: Scalar) -> Scalar:
+    """Any NaN as the one whose lower half is zero, which adding a half ulp cannot carry away.
+
+    Loads of bf16 are settled as they are, and so is what arithmetic makes of settled numbers.
+    """
+    return select(value.differs(value), value.constant(math.nan), value)
+
+
 @operation(exactly(F32, POINTER, _INDEX), small=True)
 def load_f16(pointer: Scalar, index: Scalar) -> Scalar:
     """An f16 widened to f32, exactly."""
@@ -156,10 +179,14 @@ def advance(pointer: Scalar, count: Scalar) -> Scalar:
 
 
 def _bf16_bits(value: Scalar) -> Scalar:
-    """Bits whose upper half is the value rounded to bf16; a NaN is made quiet.
+    """Bits whose upper half is the value rounded to bf16; a NaN is made quiet."""
+    return select(value.differs(value), value.bits(U32) | 0x400000, _nearest_bits(value))
+
+
+def _nearest_bits(value: Scalar) -> Scalar:
+    """The same where no NaN has a set bit in its lower half.
 
     By integers: LLVM does not vectorise AVX512-BF16's conversion, which also flushes subnormals.
     """
     bits = value.bits(U32)
-    rounded = bits + (((bits >> 16) & 1) + 0x7FFF)
-    return select(value.differs(value), bits | 0x400000, rounded)
+    return bits + (((bits >> 16) & 1) + 0x7FFF)

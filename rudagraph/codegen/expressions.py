@@ -284,8 +284,8 @@ HELPERS = frozenset(
     "accumulate_add accumulate_max accumulate_min advance philox_row philox_row_32 random_u16"
     " random_u32 infinity nan begin end block range min max boolean gelu_erf gelu_tanh"
     " gelu_erf_backward gelu_tanh_backward round_bf16 round_f16 reciprocal select where"
-    " store_bf16_rounded store_f16_rounded load_u16 load_u32 store_u32 uint32 uint64 fma"
-    " exp_nonpositive".split()
+    " nearest_bf16 store_bf16_nearest settled store_bf16_rounded store_f16_rounded load_u16"
+    " load_u32 store_u32 uint32 uint64 fma exp_nonpositive".split()
 )
 RESERVED = (
     HELPERS

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rudagraph.codegen import expressions
 from rudagraph.codegen.block_sums import BlockSums, folded
 from rudagraph.codegen.domain import result_access
 from rudagraph.codegen.expressions import (
@@ -22,7 +23,6 @@ from rudagraph.codegen.expressions import (
     accumulator_dtype,
     fold,
     literal,
-    rounded,
 )
 from rudagraph.codegen.launch import Cut
 from rudagraph.codegen.memory import Partial, Scratch
@@ -56,6 +56,8 @@ class RowsKernel:
         self._kept: dict[Value, str] = {}  # scratch row of a kept value or of random words
         self._loaded: set[Value] = set()  # operands once and per row
         self._unrounded: set[Value] = set()
+        # Rounding to bf16 takes for granted that no NaN has set bits in its lower half.
+        self._settles = any(v.type.dtype is DType.BF16 for v in self.stages.body.values())
         self.walk = Walk(self.stages.nest, self.cut, self.lines, self.names)
         self.index = self.walk.index
         self.sums = BlockSums(
@@ -203,7 +205,7 @@ class RowsKernel:
         for op in current.folds:
             text = finished(op, accumulators[op.result])
             is_exact = folds_exactly(op)
-            self._assign(op.result, text if is_exact else rounded(text, op.result.type.dtype))
+            self._assign(op.result, text if is_exact else _rounded(text, op.result.type.dtype))
         for index, part in parts.items():
             if part is not None:
                 self.sums.add_part(index, part)
@@ -274,8 +276,10 @@ class RowsKernel:
         self.lines.add(f"{self._register[value]} = {text}")
 
     def _load(self, value: Value, access: str) -> None:
-        text = f"load_{value.type.dtype}({self._pointer[access]}, {self.index.at(access)})"
-        self._assign(value, text)
+        dtype = value.type.dtype
+        text = f"load_{dtype}({self._pointer[access]}, {self.index.at(access)})"
+        is_known = not dtype.is_floating or dtype is DType.BF16 or access != value.name
+        self._assign(value, text if is_known or not self._settles else f"settled({text})")
 
     def _compute(self, op: Op, only_stored: bool = False) -> None:
         place = ""
@@ -290,7 +294,7 @@ class RowsKernel:
             self._unrounded.add(op.result)
         elif needs_rounding(op):
             self._unrounded.discard(op.result)
-            text = rounded(text, op.result.type.dtype)
+            text = _rounded(text, op.result.type.dtype)
         self._assign(op.result, text)
 
     def _check(self, op: Op, index: str) -> None:
@@ -314,8 +318,13 @@ class RowsKernel:
     def _store_text(self, value: Value, pointer: str, at: str) -> str:
         dtype = value.type.dtype
         is_rounded = dtype in ROUNDED and value not in self._unrounded
-        verb = f"store_{dtype}_rounded" if is_rounded else f"store_{dtype}"
-        return f"{verb}({pointer}, {at}, {self._register[value]})"
+        suffix = "_rounded" if is_rounded else "_nearest" if dtype is DType.BF16 else ""
+        return f"store_{dtype}{suffix}({pointer}, {at}, {self._register[value]})"
+
+
+def _rounded(text: str, dtype: DType) -> str:
+    """The expression rounded to a 16-bit type; every NaN is settled where it was loaded."""
+    return f"nearest_bf16({text})" if dtype is DType.BF16 else expressions.rounded(text, dtype)
 
 
 def kept_dtype(value: Value) -> DType:

@@ -225,6 +225,39 @@ output result = %column
     assert lower(op, *operands_for(op)).calls[0].source.text.count("for j in range(260)") == 5
 
 
+NAN_BITS = {
+    torch.bfloat16: [0x7FFF, -1, 0x7F81, 0x7FC0],
+    torch.float16: [0x7FFF, -1, 0x7C01],
+    torch.float32: [0x7FFFFFFF, -1, 0x7FFF8000, 0x7F800001],
+    torch.float64: [0x7FFFFFFFFFFFFFFF, -1, 0x7FF0000000000001],
+}
+
+
+@pytest.mark.parametrize("dtype", NAN_BITS)
+def test_rounding_to_bf16_keeps_every_nan(dtype: torch.dtype) -> None:
+    """Whatever bits it comes with, and through every function."""
+    words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    nans = torch.tensor(NAN_BITS[dtype], dtype=words).view(dtype)
+    name = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(dtype, f"f{8 * dtype.itemsize}")
+    functions = ["neg", "exp", "exp2", "expm1", "log", "log2", "log1p", "tanh", "erf", "sigmoid"]
+    functions += ["silu", "gelu", "sqrt", "rsqrt", "reciprocal", "sin", "relu", "floor"]
+    extents = f"3,{len(nans)}"
+    lines = [f"%x: {name}[{extents}] = input operand"]
+    lines += [f"%near: bf16[{extents}] = cast(%x) [dtype=bf16]"] if name != "bf16" else []
+    start = "near" if name != "bf16" else "x"
+    for function in functions:
+        approximate = ' [approximate="none"]' if function == "gelu" else ""
+        lines.append(f"%y.{function}: bf16[{extents}] = {function}(%{start}){approximate}")
+    lines.append(f"%row: f32[3,1] = mean(%{start}) [axes=[1], dtype=f32, keepdim=true]")
+    lines.append("%row.near: bf16[3,1] = cast(%row) [dtype=bf16]")
+    lines += [f"output result = %y.{function}" for function in functions]
+    lines.append("output result = %row.near")
+    lines += ["output result = %near"] if name != "bf16" else []
+    results = run(fused("\n" + "\n".join(lines) + "\n"), nans.expand(3, -1).contiguous())
+    for function, result in zip([*functions, "row", "cast"], results, strict=False):
+        assert result.isnan().all(), function
+
+
 @pytest.mark.parametrize("name", ["permuted", "expanded_last", "slice_of_last"])
 def test_reductions_over_strided_rows(name: str) -> None:
     op = fused("""

@@ -48,7 +48,7 @@ def kernel(
         for j in range(256):
             x = load_bf16(x_pointer, at + j)
             residual = load_bf16(residual_pointer, at + j)
-            h = round_bf16(add(x, residual))
+            h = nearest_bf16(add(x, residual))
             mean_sum = accumulate_add(mean_sum, h)
             store_bf16_rounded(h_pointer, at + j, h)
         mean = div(mean_sum, float32(256.0))
@@ -72,6 +72,6 @@ def kernel(
             bias = load_bf16(bias_pointer, j)
             affine = add(scaled, bias)
             y = affine
-            store_bf16(y_pointer, at + j, y)
+            store_bf16_nearest(y_pointer, at + j, y)
 
 # workspaces [], in place [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -38,6 +38,6 @@ def kernel(begin, end, block, x_pointer, weight_pointer, y_pointer, rstd_pointer
             weight = load_bf16(weight_pointer, j)
             scaled = mul(normal, weight)
             y = scaled
-            store_bf16(y_pointer, at + j, y)
+            store_bf16_nearest(y_pointer, at + j, y)
 
 # workspaces [], in place [(0, 0)]

@@ -18,9 +18,9 @@ def kernel(begin, end, block, gate_pointer, up_pointer, y_pointer):
         start = piece * 4096
         for j in range(4096):
             gate = load_bf16(gate_pointer, start + j)
-            active = round_bf16(silu(gate))
+            active = nearest_bf16(silu(gate))
             up = load_bf16(up_pointer, start + j)
             y = mul(active, up)
-            store_bf16(y_pointer, start + j, y)
+            store_bf16_nearest(y_pointer, start + j, y)
 
 # workspaces [], in place [(0, 0), (1, 0)]
