@@ -10,7 +10,7 @@ import operator
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from rudagraph.errors import UnsupportedError
 
@@ -73,12 +73,12 @@ Number = bool | int | float
 class Constants:
     """Which nodes are constant, their numbers, and foreign tensors that stay references."""
 
-    def __init__(self, module: fx.GraphModule, outer: dict[int, torch.Tensor]) -> None:
+    def __init__(self, module: nn.Module, graph: fx.Graph, outer: dict[int, torch.Tensor]) -> None:
         self.module = module
         self.outer = outer
         self.known: dict[fx.Node, Any] = {}
         self.nodes: set[fx.Node] = set()
-        for node in module.graph.nodes:
+        for node in graph.nodes:
             if self._is_constant(node):
                 self.nodes.add(node)
 

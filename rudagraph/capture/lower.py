@@ -66,10 +66,10 @@ def lower(
     trace: JointTrace, inputs: list[Input], results: list[str], outer: dict[int, torch.Tensor]
 ) -> Lowered:
     """The joint graph in IR; `results` are the paths of the traced function's results."""
-    graph = trace.module.graph
+    graph = trace.graph
     alive = _alive(trace)
     builder = GraphBuilder("joint")
-    low = Lowering(builder, Constants(trace.module, outer), name_nodes(graph))
+    low = Lowering(builder, Constants(trace.module, graph, outer), name_nodes(graph))
     _name_outputs(low, trace, inputs)
     for node, label in trace.inputs.items():
         if label.kind == "input" and node not in alive:

@@ -20,15 +20,17 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import traceback as notes
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
+from rudagraph.capture.shapes import Shapes
 from rudagraph.capture.trace import JointTrace, Label, compiling, stand_in
 
 _LOG = logging.getLogger(__name__)
 aten = torch.ops.aten
 
+_DEVICE = torch.ops.prim.device.default
 # Ask about a tensor and compute nothing.
 _QUESTIONS = frozenset(
     (
-        torch.ops.prim.device.default,
+        _DEVICE,
         aten.size.default,
         aten.sym_size.default,
         aten.stride.default,
@@ -53,10 +55,11 @@ class Unusual(Exception):
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes every ATen call into an FX graph; tensors are known by identity."""
 
-    def __init__(self, decompositions: dict[Any, Callable[..., Any]]) -> None:
+    def __init__(self, decompositions: dict[Any, Callable[..., Any]], mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.decompositions = decompositions
+        self.shapes = Shapes(mode)
         self.in_backward = False
         self.running = -1  # sequence number of the autograd node that backward is in
         self._nodes: dict[int, fx.Node] = {}
@@ -84,6 +87,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if function is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
         if function in _QUESTIONS:
             return function(*args, **kwargs)
         if not isinstance(function, torch._ops.OpOverload):
@@ -105,7 +110,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return result
         operands = tuple(map(self._operand, args))
         keywords = {name: self._operand(value) for name, value in kwargs.items()}
-        result = function(*args, **kwargs)
+        result = self.shapes.call(function, args, kwargs)
         if function is aten.detach.default:
             # To the graph the same value; the node keeps its name.
             self._nodes[id(result)] = operands[0]
@@ -237,7 +242,7 @@ def record_joint(
     """What `trace_joint` gives, or None where that has to find out."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     stand_ins = [stand_in(example, mode) for example in examples]
-    recorder = Recorder(decompositions)
+    recorder = Recorder(decompositions, mode)
     try:
         with compiling():
             return _record(function, stand_ins, recorder, mode)
@@ -281,7 +286,7 @@ def _record(
             if gradient is not None
         ]
     recorder.graph.output([node for _, node in outputs])
-    module = nn.Module()
+    root = nn.Module()
     for name, tensor in recorder.attributes.items():
-        module.register_buffer(name, tensor)
-    return JointTrace(fx.GraphModule(module, recorder.graph), inputs, tuple(outputs))
+        root.register_buffer(name, tensor)
+    return JointTrace(root, recorder.graph, inputs, tuple(outputs))

@@ -48,9 +48,10 @@ class Label:
 
 @dataclass(frozen=True)
 class JointTrace:
-    """The FX graph, the label of each placeholder, and the labelled outputs."""
+    """The FX graph, the module that holds its attributes, and what its ends are."""
 
-    module: fx.GraphModule
+    module: nn.Module
+    graph: fx.Graph
     inputs: dict[fx.Node, Label]
     outputs: tuple[tuple[Label, fx.Node], ...]
 
@@ -124,7 +125,7 @@ def _labelled(module: fx.GraphModule) -> JointTrace:
             for value, description in zip(flat, node.meta["desc"], strict=True):
                 if isinstance(value, fx.Node):
                     outputs.append((_output_label(description), value))
-    return JointTrace(module, inputs, tuple(outputs))
+    return JointTrace(module, module.graph, inputs, tuple(outputs))
 
 
 def _input_label(description: Any) -> Label:
