@@ -11,6 +11,8 @@ kernel is cut in two: every operand is in memory or is hoisted with its only rea
 
 from __future__ import annotations
 
+import math
+
 from rudagraph.ir.graph import Graph, Op, Value
 from rudagraph.ir.ops import Tag, has
 from rudagraph.ir.rewrite import Replacement, Rewriter, remove_dead, rewrite
@@ -70,6 +72,8 @@ class _Finder:
             source = self.producers.get(operand)
             if source is None or domain_of(source) is None or operand.type.numel <= domain[-1]:
                 continue  # in memory, or little enough to be in every kernel
+            if operand.type.numel < math.prod(domain) and operand.type.shape[-1] == domain[-1]:
+                continue  # whole rows that several rows of the domain share: a kernel of their own
             if operand.type.shape != domain or not self._hoistable(operand, domain, found):
                 return False
         return True
