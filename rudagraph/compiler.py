@@ -70,7 +70,7 @@ def compile_capture(
     return Program(
         plan=entries.plan,
         kernels=tuple(target.build(entries.sources, progress)),
-        contract=build_contract(model, captured.call),
+        contract=build_contract(model, captured.call, captured.renewed),
         template=captured.template,
         constants=captured.constants,
         gradient_sources=gradient_sources(captured.graph),

@@ -49,6 +49,8 @@ class Capture:
     template: Template
     # All names of each tensor of the module that has several, by the target that stands for it.
     tied: dict[str, tuple[str, ...]]
+    # Module path and name of attributes that forward itself sets where they are not set.
+    renewed: frozenset[tuple[str, str]] = frozenset()
 
 
 def capture(
@@ -81,6 +83,7 @@ def capture(
         call=call,
         template=template,
         tied={item.target: tuple(item.names) for item in inputs.items if len(item.names) > 1},
+        renewed=session.state.renewed,
     )
 
 

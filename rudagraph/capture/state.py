@@ -24,6 +24,7 @@ from rudagraph.capture.places import short_path
 from rudagraph.errors import UnsupportedError
 
 # What recurrent modules of PyTorch keep of their own weights, and renew when they change.
+_ABSENT = object()
 _CACHES = frozenset({"_flat_weights", "_flat_weight_refs"})
 
 
@@ -59,6 +60,8 @@ class ModuleState:
         # From where the next run of forward starts, and why that is not the original state.
         self.snapshots = self.original
         self.pending: UnsupportedError | None = None
+        # Path and name of what the first run set, and the second found as it wants it.
+        self.renewed: frozenset[tuple[str, str]] = frozenset()
         self.draws = _draws()
 
     def restore(self) -> None:
@@ -154,11 +157,23 @@ class ModuleState:
             if self.snapshots is not self.original:
                 raise error
             self.pending, self.snapshots = error, _take_all(self.model)
+            self.renewed = frozenset(_differences(self.original, self.snapshots))
             return
 
 
 def _take_all(model: nn.Module) -> list[_Snapshot]:
     return [_take(path, module) for path, module in model.named_modules()]
+
+
+def _differences(before: list[_Snapshot], after: list[_Snapshot]) -> Iterator[tuple[str, str]]:
+    for first, second in zip(before, after, strict=False):
+        contents = {id(container): copy for container, copy, _ in second.contents}
+        for name in {**first.fields, **second.fields}.keys() - MODULE_FIELDS:
+            if not _equal(first.fields.get(name, _ABSENT), second.fields.get(name, _ABSENT)):
+                yield first.path, name
+        for container, copy, name in first.contents:
+            if name not in MODULE_FIELDS and not _same(contents.get(id(container), copy), copy):
+                yield first.path, name
 
 
 def _draws() -> tuple[Any, Any]:
@@ -255,8 +270,8 @@ def _changed_error(snapshot: _Snapshot, name: str) -> UnsupportedError:
     return UnsupportedError(
         f"forward changes the Python attribute {path}: a compiled step would not",
         where=f"{path} ({line})" if line else path,
-        hint="make it a tensor buffer changed in place (register_buffer), "
-        "or change it outside the step",
+        hint="make it a tensor buffer changed in place (register_buffer), or change it outside "
+        "the step; if only the first call sets it, call the model once before compile()",
     )
 
 

@@ -63,6 +63,8 @@ class ModuleContract:
     training: bool | None
     attributes: tuple[tuple[str, Plain], ...]
     hooks: tuple[str, ...] = ()
+    # Attributes that forward sets for itself, and that may therefore change.
+    renewed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         mode = {True: " train", False: " eval", None: ""}[self.training]

@@ -44,8 +44,15 @@ _DEEPEST = 4  # containers in containers that tensors are looked for in
 _MUTABLE = (*CONTAINERS, tuple)  # a tuple may hold lists
 
 
-def build_contract(model: nn.Module, call: DescribedCall) -> Contract:
-    """The contract of `call` on the model as it is now, under the modes that are set now."""
+def build_contract(
+    model: nn.Module,
+    call: DescribedCall,
+    renewed: frozenset[tuple[str, str]] = frozenset(),
+) -> Contract:
+    """The contract of `call` on the model as it is now, under the modes that are set now.
+
+    `renewed` are attributes, by path and name, that forward sets for itself.
+    """
     return Contract(
         arguments=call.arguments,
         leaves=tuple(
@@ -54,7 +61,7 @@ def build_contract(model: nn.Module, call: DescribedCall) -> Contract:
         ),
         tensors=tuple(_tensor_contracts(model)),
         modules=tuple(
-            _module_contract(path, owner, attributes)
+            _module_contract(path, owner, attributes, renewed)
             for path, owner, attributes in attribute_tables(model)
         ),
         modes=current_modes(_device_type(model, call)),
@@ -119,7 +126,9 @@ def plain_attributes(attributes: dict[str, Any]) -> tuple[tuple[str, Plain], ...
     )
 
 
-def _module_contract(path: str, owner: Any, attributes: dict[str, Any]) -> ModuleContract:
+def _module_contract(
+    path: str, owner: Any, attributes: dict[str, Any], renewed: frozenset[tuple[str, str]]
+) -> ModuleContract:
     module = owner if isinstance(owner, nn.Module) else None
     hooks = tuple(
         f"{table.removeprefix('_').removesuffix('s')} {_name(hook)}"
@@ -130,8 +139,13 @@ def _module_contract(path: str, owner: Any, attributes: dict[str, Any]) -> Modul
         path=path,
         type=name_of(type(owner)),
         training=module.training if module else None,
-        attributes=plain_attributes(attributes),
+        attributes=tuple(
+            (name, value)
+            for name, value in plain_attributes(attributes)
+            if (path, name) not in renewed
+        ),
         hooks=hooks,
+        renewed=tuple(sorted(name for where, name in renewed if where == path)),
     )
 
 
@@ -217,7 +231,8 @@ class Checker:
         self._fixed = fixed
         self._contents = containers
         self.behaviour = Behaviour(tables)
-        self.skeletons = Skeletons(tables, _INTERNAL | _NO_PART_OF_FORWARD)
+        renewed = {(m.path, name) for m in self.contract.modules for name in m.renewed}
+        self.skeletons = Skeletons(tables, _INTERNAL | _NO_PART_OF_FORWARD, renewed)
         self._untouched = Untouched([table for _, _, table in tables] + self.behaviour.tables)
 
     def model_fits(self, tensors: list[torch.Tensor]) -> bool:

@@ -29,13 +29,16 @@ class Skeletons:
     """The attributes of a model that hold more than plain values."""
 
     def __init__(
-        self, tables: Iterable[tuple[str, Any, dict[str, Any]]], known: frozenset[str]
+        self,
+        tables: Iterable[tuple[str, Any, dict[str, Any]]],
+        known: frozenset[str],
+        renewed: set[tuple[str, str]],
     ) -> None:
         self._watched = [
             (f"{path or 'model'}.{name}", table, name, skeleton(value))
             for path, _, table in tables
             for name, value in table.items()
-            if name not in known and _has_one(value)
+            if name not in known and (path, name) not in renewed and _has_one(value)
         ]
 
     def fit(self) -> bool:

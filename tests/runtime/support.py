@@ -44,7 +44,7 @@ def plain_program(
     return Program(
         plan=planned,
         kernels=(),
-        contract=build_contract(model, captured.call),
+        contract=build_contract(model, captured.call, captured.renewed),
         template=captured.template,
         constants=captured.constants,
         gradient_sources=gradient_sources(captured.graph),

@@ -401,6 +401,36 @@ def test_what_forward_read_at_compile_may_not_change(name: str) -> None:
     assert "compile the step again" in raised.value.hint
 
 
+class Remembers(nn.Module):
+    """Keeps what it saw last, and makes a table on its first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.rows: int | None = None
+        self.table: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.rows = x.shape[0]
+        if self.table is None:
+            self.table = torch.arange(3.0)
+        return x * self.weight * self.table
+
+
+def test_what_forward_sets_for_itself_may_change() -> None:
+    model, x = Remembers(), torch.randn(2, 3)
+    with pytest.raises(UnsupportedError, match=r"attribute (rows|table)") as raised:
+        plain_step(model, x)
+    assert "call the model once before compile()" in raised.value.hint
+    model(torch.randn(4, 3))
+    step = plain_step(model, x)
+    assert step.contract.modules[0].renewed == ("rows",) and model.rows == 4
+    want = step(x).detach()
+    model(torch.randn(5, 3))
+    assert model.rows == 5
+    torch.testing.assert_close(step(x), want)
+
+
 def test_a_bias_that_comes_later_is_noticed() -> None:
     model, x = nn.Linear(4, 3, bias=False), torch.randn(2, 4)
     step = plain_step(model, x)

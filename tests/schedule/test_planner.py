@@ -1,11 +1,12 @@
 """Buffers, lifetimes and launches of small hand-written graphs."""
 
 from rudagraph.ir.text import parse_graph
+from rudagraph.runtime.library import WRITERS
 from rudagraph.schedule.kernel import KernelSource
 from rudagraph.schedule.lowered import KernelArgument, KernelCall, Lowered
 from rudagraph.schedule.order import order
 from rudagraph.schedule.plan import BufferKind, ErrorFlag
-from rudagraph.schedule.planner import plan
+from rudagraph.schedule.planner import WRITES_IN_PLACE, plan
 
 FORWARD = """
 graph forward {
@@ -170,3 +171,7 @@ graph backward {
     assert names == ["a", "sa", "b", "sb", "s", "c", "sc", "t"]
     assert order(order(graph)) is not graph
     assert order(order(graph)) == order(graph)
+
+
+def test_the_planner_places_what_the_runtime_writes_into() -> None:
+    assert set(WRITERS) == WRITES_IN_PLACE
