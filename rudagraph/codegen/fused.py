@@ -14,6 +14,7 @@ from rudagraph.codegen.expressions import accumulator_dtype, cost
 from rudagraph.codegen.launch import Cut, cut, interleaving
 from rudagraph.codegen.memory import Partial, Scratch, lay_out_partials
 from rudagraph.codegen.ranges import mark_nonpositive
+from rudagraph.codegen.row_stages import RowStages
 from rudagraph.codegen.rows import RowsKernel
 from rudagraph.codegen.source import CPU_PREAMBLE, describe, kernel_call
 from rudagraph.codegen.stages import Place, Stages
@@ -33,7 +34,7 @@ def lower_fused(
     assert op.body is not None, "a fused op has a body"
     body = mark_nonpositive(without_copies(op.body))
     nest = body_nest(body, operand_strides, result_strides)
-    stages = Stages(body, nest, cuts_chains=True)
+    stages = RowStages(body, nest)
     title = kernel_title(op)
     partials, workspaces = _partials(stages, workspace=0)
     if nest.rows == 0 or (nest.inner == 0 and not nest.outer):
@@ -65,7 +66,7 @@ def lower_fused(
     return Lowered((call, *second), tuple(sizes), inplace_pairs(stages), len(kernel.checks))
 
 
-def _cut(stages: Stages, partials: list[Partial]) -> Cut:
+def _cut(stages: RowStages, partials: list[Partial]) -> Cut:
     first = stages.passes[0]
     single = len(stages.passes) == 1 and not first.row_sums
     jumping = [*(port.value.name for port in stages.body.inputs)]

@@ -12,7 +12,7 @@ element come before its stores, so a result may take an operand's place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rudagraph.codegen import expressions
 from rudagraph.codegen.block_sums import BlockSums, folded
@@ -26,9 +26,10 @@ from rudagraph.codegen.expressions import (
 )
 from rudagraph.codegen.launch import Cut
 from rudagraph.codegen.memory import Partial, Scratch
+from rudagraph.codegen.row_stages import RowStages
 from rudagraph.codegen.scalars import finished, folds_exactly, int_of, needs_rounding, register_text
 from rudagraph.codegen.source import Lines, Names, Parameters
-from rudagraph.codegen.stages import Pass, Place, Source, Stages
+from rudagraph.codegen.stages import Pass, Place, Source
 from rudagraph.codegen.walks import Walk
 from rudagraph.ir.graph import Op, Value
 from rudagraph.ir.ops import Tag, has
@@ -40,7 +41,7 @@ from rudagraph.schedule.lowered import KernelArgument
 class RowsKernel:
     """Writes the lines of one kernel over the rows of a body."""
 
-    stages: Stages
+    stages: RowStages
     cut: Cut
     shared: dict[int, int]  # operand -> result in the same memory
     scratch: Scratch
@@ -184,12 +185,13 @@ class RowsKernel:
 
     def _loop(self, current: Pass) -> None:
         self._need_before(current)
-        accumulators = {op.result: self._accumulator(op) for op in current.folds}
+        folds = [op for op in current.folds if op.result not in self.stages.picks]
+        accumulators = {op.result: self._accumulator(op) for op in folds}
         parts = {index: self.sums.part(index) for index in current.sums}
         with self.lines.block(f"for {self.index.element} in range({self.walk.count}):"):
             for value in self._ordered(current):
                 self._element(value, current)
-            for op in current.folds:
+            for op in folds:
                 name = accumulators[op.result]
                 self.lines.add(f"{name} = {folded(op, name, self._register.__getitem__)}")
             for index in current.sums:
@@ -203,6 +205,8 @@ class RowsKernel:
                 at = self.index.at(access)
                 self.lines.add(self._store_text(value, self._pointer[access], at))
         for op in current.folds:
+            if op.result in self.stages.picks:
+                accumulators[op.result] = self._pick(op, current)
             text = finished(op, accumulators[op.result])
             is_exact = folds_exactly(op)
             self._assign(op.result, text if is_exact else _rounded(text, op.result.type.dtype))
@@ -210,17 +214,33 @@ class RowsKernel:
             if part is not None:
                 self.sums.add_part(index, part)
 
+    def _pick(self, op: Op, current: Pass) -> str:
+        """The accumulator of a sum with one element: a comparison a row instead of one each."""
+        pick, j = self.stages.picks[op.result], self.index.element
+        name, target = self._accumulator(op), self._register[pick.target]
+        with self.lines.block(f"if {target} >= 0 and {target} < {self.stages.nest.inner}:"):
+            self.lines.add(f"{j} = int64({target})")
+            for value in self._ordered(current, pick.value):
+                self._element(value, current)
+            of_value = replace(op, operands=(pick.value,))
+            self.lines.add(f"{name} = {folded(of_value, name, self._register.__getitem__)}")
+        return name
+
     def _need_before(self, current: Pass) -> None:
         """Everything read once per row that the loop uses must be there before it."""
         for value, source in current.sources.items():
             if source is Source.COMPUTED:
                 self._need(self.stages.producer[value].inputs)
         for op in (*current.folds, *(self.sums.op(index) for index in current.sums)):
-            self._need(op.inputs)
+            pick = self.stages.picks.get(op.result)
+            self._need(op.inputs if pick is None else (pick.target,))
         self._need(tuple(self.stages.results[index] for index in current.stores))
 
-    def _ordered(self, current: Pass) -> list[Value]:
-        """Values of the pass, each after its operands, loads just before their first use."""
+    def _ordered(self, current: Pass, wanted: Value | None = None) -> list[Value]:
+        """Values of the pass, or those one is made of, each after its operands.
+
+        Loads come just before their first use.
+        """
         done: dict[Value, None] = {}
 
         def visit(value: Value) -> None:
@@ -231,6 +251,9 @@ class RowsKernel:
                     visit(operand)
             done[value] = None
 
+        if wanted is not None:
+            visit(wanted)
+            return list(done)
         for op in self.stages.body.ops:
             visit(op.result)
         for port in self.stages.body.inputs:

@@ -75,9 +75,12 @@ class Pass:
 
 
 class Stages:
-    """The passes of a body over a nest; with `cuts_chains` a second dear op begins one more."""
+    """The passes of a body over a nest."""
 
-    def __init__(self, body: Graph, nest: Nest, *, cuts_chains: bool = False) -> None:
+    # A second dear op begins a pass of its own.
+    cuts_chains = False
+
+    def __init__(self, body: Graph, nest: Nest) -> None:
         self.body = body
         self.nest = nest
         self.results = tuple(port.value for port in body.outputs)
@@ -89,7 +92,7 @@ class Stages:
         self._first: dict[Value, int] = {}
         self._kept: set[Value] = set()
         self._cuts: list[Op] = []  # ops that begin a pass
-        self._locate(cuts_chains and any(is_fold(op) for op in body.ops))
+        self._locate(self.cuts_chains and any(is_fold(op) for op in body.ops))
         self._check_sums()
         last = max([self._store_stage(index) for index in range(len(self.results))], default=0)
         self.passes = [Pass() for _ in range(last + 1)]
@@ -186,11 +189,15 @@ class Stages:
         for op in self.body.ops:
             if is_fold(op) and self.stage[op.result] == at + 1 and self._is_used(op.result):
                 current.folds.append(op)
-                self._require(op.inputs[0], at)
+                self._require_fold(op, at)
         for op in self._cuts:
             for operand in op.inputs if self.stage[op.result] == at + 1 else ():
                 if self.stage[operand] == at and operand in self.producer:
                     self._require(operand, at)
+
+    def _require_fold(self, op: Op, at: int) -> None:
+        """Make available what a row reduction is made of."""
+        self._require(op.inputs[0], at)
 
     def _is_used(self, value: Value) -> bool:
         """Whether a result depends on the value; bodies have no dead ops after the passes."""

@@ -258,6 +258,35 @@ def test_rounding_to_bf16_keeps_every_nan(dtype: torch.dtype) -> None:
         assert result.isnan().all(), function
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_an_element_is_picked_without_comparing_all(dtype: str) -> None:
+    """Of an operand, of what is computed, of another type; nothing where no element is meant."""
+    op = fused(f"""
+%x: {dtype}[60,130] = input operand
+%target: i64[60,1] = input operand
+%index: i64[130] = iota() [dtype=i64, length=130, start=0, step=1]
+%hit: b8[60,130] = eq(%index, %target)
+%max: {dtype}[60,1] = amax(%x) [axes=[1], keepdim=true]
+%below: {dtype}[60,130] = sub(%x, %max)
+%power: {dtype}[60,130] = exp(%below)
+%at: {dtype}[60,130] = where(%hit, %x, 0)
+%chosen: {dtype}[60,1] = sum(%at) [axes=[1], keepdim=true]
+%at.power: {dtype}[60,130] = where(%hit, %power, 0)
+%chosen.power: {dtype}[60,1] = sum(%at.power) [axes=[1], keepdim=true]
+%total: {dtype}[60,1] = sum(%power) [axes=[1], keepdim=true]
+%both: {dtype}[60,1] = add(%chosen, %chosen.power)
+output result = %chosen
+output result = %chosen.power
+output result = %both
+output result = %total
+""")
+    x, target = operands_for(op)
+    target = torch.arange(-3, 57)[:, None] * 3
+    check(op, x, target)
+    text = lower(op, x, target).calls[0].source.text
+    assert text.count("if target >= 0 and target < 130:") == 2 and "eq(" not in text.split('"""')[2]
+
+
 @pytest.mark.parametrize("name", ["permuted", "expanded_last", "slice_of_last"])
 def test_reductions_over_strided_rows(name: str) -> None:
     op = fused("""
