@@ -16,9 +16,11 @@ from rudagraph.build.pool import Progress, compile_all
 from rudagraph.capture import Capture
 from rudagraph.codegen import cpu, cuda
 from rudagraph.errors import UnsupportedError
+from rudagraph.passes.accumulate import accumulate
 from rudagraph.passes.linear_cross_entropy import GPU_CHUNKING
 from rudagraph.passes.pipeline import JOINT_PASSES, Pass, joint_passes
 from rudagraph.passes.wide_products import wide_products
+from rudagraph.runtime.choices import ACCUMULATE
 from rudagraph.schedule.kernel import KernelSource, MachineCode
 from rudagraph.schedule.lowered import Generate
 from rudagraph.schedule.plan import Launch
@@ -51,6 +53,8 @@ _GPU_APART = 32 << 20
 def cuda_target(major: int, minor: int) -> Target:
     """NVIDIA GPUs of that compute capability."""
     passes = (*joint_passes(GPU_CHUNKING), wide_products)
+    if not ACCUMULATE:
+        passes = tuple(run for run in passes if run is not accumulate)
     generate = cuda.generator(f"sm_{major}{minor}")
     return Target("cuda", generate, passes, compile_all, apart_bytes=_GPU_APART)
 

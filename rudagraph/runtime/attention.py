@@ -8,43 +8,19 @@ definition of the op will do. Choices depend on types alone, so a step runs the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from rudagraph.ir.types import DType, TensorType
+from rudagraph.ir.types import TensorType
+from rudagraph.runtime.choices import ATTENTION, Backend
 from rudagraph.runtime.devices import CudaDevice
 from rudagraph.schedule.plan import Launch, View
 
 Tensor = torch.Tensor
 Maker = Callable[..., tuple[Tensor, ...]]
-Backend = Literal["cudnn", "flash", "efficient"]
 
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table; the first that fits is taken."""
-
-    backend: Backend
-    capability: tuple[int, int]  # at least
-    dtypes: tuple[DType, ...]
-    head_sizes: tuple[int, int]  # of all of q, k, v; multiples of 8
-    masked: bool = False
-    deterministic: bool = False  # dq has the same bits on every run
-
-
-_HALF = (DType.BF16, DType.F16)
-# Forward and backward of a layer of 4 × 2048 tokens, 32 heads over 8, head size 64, on an H200:
-# cuDNN 0.92 ms, flash 1.33 ms, flash with its deterministic backward 1.45 ms.
-TABLE = (
-    Row("cudnn", (9, 0), _HALF, (64, 128)),
-    Row("flash", (8, 0), _HALF, (8, 256), deterministic=True),
-    Row("efficient", (8, 0), (*_HALF, DType.F32), (8, 256), masked=True, deterministic=True),
-    Row("efficient", (5, 0), (DType.F16, DType.F32), (8, 256), masked=True, deterministic=True),
-)
 
 
 def choose(launch: Launch, device: CudaDevice) -> Backend | None:
@@ -59,15 +35,8 @@ def choose(launch: Launch, device: CudaDevice) -> Backend | None:
     causal = any(name == "causal" and flag for name, flag in launch.attributes)
     if causal and (masked or query.shape[2] != key.shape[2]):
         return None  # kernels differ in where the diagonal starts
-    for row in TABLE:
-        if (
-            device.capability >= row.capability
-            and query.dtype in row.dtypes
-            and row.head_sizes[0] <= size <= row.head_sizes[1]
-            and size % 8 == 0
-            and (row.masked or not masked)
-            and (row.deterministic or not device.deterministic)
-        ):
+    for row in ATTENTION:
+        if row.fits(device.capability, query.dtype, size, masked, device.deterministic):
             return row.backend
     return None
 

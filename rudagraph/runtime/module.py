@@ -17,6 +17,8 @@ _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 class StepModule(nn.Module):
     """Made by `step.as_module()`."""
 
+    step: Any
+
     def __init__(self, step: Any) -> None:
         super().__init__()
         own = self.__dict__
