@@ -61,7 +61,8 @@ class Shapes:
             return
         if not shared and (function.is_view or result.storage_offset() != 0):
             return
-        self._known[key] = _Known(*_layout(result), bool(shared))
+        shape, strides, offset, dtype, device = _layout(result)
+        self._known[key] = _Known(shape, strides, offset, dtype, device, bool(shared))
 
     def _again(self, known: _Known, operand: FakeTensor) -> FakeTensor:
         with in_kernel_invocation_manager(self.mode):
