@@ -12,7 +12,6 @@ from typing import Any
 from torch import nn
 
 from rudagraph.budget import plan_within
-from rudagraph.build.pool import Progress
 from rudagraph.capture import Capture, capture
 from rudagraph.collector import collector_waiting
 from rudagraph.ir.graph import Graph, Value
@@ -21,6 +20,7 @@ from rudagraph.options import CompileOptions
 from rudagraph.passes.partition import partition
 from rudagraph.passes.pipeline import entry_passes, run_passes
 from rudagraph.passes.recompute import POLICIES, choose_saved
+from rudagraph.progress import SILENT, Report
 from rudagraph.runtime.contract import build_contract
 from rudagraph.schedule.kernel import KernelSource
 from rudagraph.schedule.layout import residual_layouts
@@ -38,14 +38,15 @@ def compile_signature(
     kwargs: dict[str, Any],
     options: CompileOptions,
     targets: tuple[Any, ...] = (),
-    progress: Progress | None = None,
+    report: Report = SILENT,
 ) -> Program:
     """Compile one signature: forward and backward of `model(*args, **kwargs)` as they are now."""
     with collector_waiting():
+        report.stage("capture")
         captured = capture(
             model, args, kwargs, outputs=options.outputs, loss=options.loss, targets=targets
         )
-        return compile_capture(captured, model, options, target_of(model, captured), progress)
+        return compile_capture(captured, model, options, target_of(model, captured), report)
 
 
 def compile_capture(
@@ -53,12 +54,14 @@ def compile_capture(
     model: nn.Module,
     options: CompileOptions,
     target: Target,
-    progress: Progress | None = None,
+    report: Report = SILENT,
 ) -> Program:
     """Everything after capture; the stages are kept as text under their passes' names."""
     stages = StageRecorder()
+    report.stage("passes")
     stages.record("capture", captured.graph)
     joint = run_passes(target.joint_passes, captured.graph, stages.record)
+    report.stage("plan")
     entries = plan_within(
         joint,
         choose_saved(joint, POLICIES[target.name]),
@@ -69,7 +72,7 @@ def compile_capture(
     stages.dump(entries.plan, entries.sources)
     return Program(
         plan=entries.plan,
-        kernels=tuple(target.build(entries.sources, progress)),
+        kernels=tuple(target.build(entries.sources, report.kernels)),
         contract=build_contract(model, captured.call, captured.renewed),
         template=captured.template,
         constants=captured.constants,

@@ -124,6 +124,11 @@ ENVIRONMENT = (
     EnvironmentVariable(
         "RUDAGRAPH_JOBS", "", "Processes that compile kernels; unset means one per usable core."
     ),
+    EnvironmentVariable(
+        "RUDAGRAPH_PROGRESS",
+        "1",
+        "`0` shows no progress when a compilation on a terminal takes more than a second.",
+    ),
 )
 
 

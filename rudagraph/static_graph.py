@@ -15,6 +15,7 @@ from torch import nn
 from rudagraph.compiler import compile_signature
 from rudagraph.errors import UsageError
 from rudagraph.options import CompileOptions
+from rudagraph.progress import reported
 from rudagraph.runtime.arguments import Arguments
 from rudagraph.runtime.kernels import load_kernels
 from rudagraph.runtime.step import Step
@@ -108,7 +109,8 @@ class StaticGraph:
     def _compile(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]
     ) -> Program:
-        return compile_signature(self.model, args, kwargs, self.options, targets)
+        with reported() as report:
+            return compile_signature(self.model, args, kwargs, self.options, targets, report)
 
     def __repr__(self) -> str:
         return f"StaticGraph({type(self.model).__qualname__}, {self.options})"

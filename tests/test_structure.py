@@ -43,8 +43,10 @@ MAY_IMPORT = {
     "budget": _COMPILER - {"runtime", "build"},
     "scratch": _COMPILED | {"runtime", "measure"},
     "target": (_COMPILER - {"runtime"}) | {"scratch"},
-    "compiler": _COMPILER | {"stages", "target", "budget"},
-    "static_graph": _COMPILER | {"stages", "target", "budget", "compiler"},
+    "collector": set[str](),
+    "progress": _BASE,
+    "compiler": _COMPILER | {"stages", "target", "budget", "collector", "progress"},
+    "static_graph": _COMPILER | {"stages", "target", "budget", "compiler", "progress"},
 }
 
 # Third-party module -> the only places that import it, as path prefixes below rudagraph/.
@@ -55,6 +57,7 @@ ONLY_IN = {
     "torch._functorch": ("capture/",),
     "torch._subclasses": ("capture/",),
     "transformers": (),
+    "rich": ("progress.py",),
 }
 
 LINE_LIMIT = 400
