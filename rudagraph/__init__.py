@@ -28,7 +28,8 @@ _PUBLIC = {
 
 def __getattr__(name: str) -> object:
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'rudagraph' has no attribute {name!r}")
+        way_out = f": it is rudagraph.errors.{name}" if name.endswith("Error") else ""
+        raise AttributeError(f"module 'rudagraph' has no attribute {name!r}{way_out}")
     module_name, attribute = _PUBLIC[name]
     module = import_module(module_name)
     value: object = getattr(module, attribute) if attribute else module

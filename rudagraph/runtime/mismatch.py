@@ -66,12 +66,26 @@ def unnamed(checker: Checker) -> Difference | None:
 
 
 def contract_error(differences: list[Difference]) -> ContractError:
-    """The error that shows the first few differences."""
+    """The error that shows the first few differences, those of one kind as one."""
+    kinds: dict[tuple[str, str], list[Difference]] = {}
+    for difference in differences:
+        kind = difference.what.replace(difference.where, "", 1), difference.hint
+        kinds.setdefault(kind, []).append(difference)
+    lines = [line for found in kinds.values() for line in _lines(found)]
+    further = [f"also: {line}" for line in lines[1:4]]
+    if len(lines) > 4:
+        further.append(f"and {len(lines) - 4} more differences")
     first = differences[0]
-    further = [f"also: {difference.what}" for difference in differences[1:4]]
-    if len(differences) > 4:
-        further.append(f"and {len(differences) - 4} more differences")
-    return ContractError("\n".join([first.what, *further]), first.where, first.hint)
+    return ContractError("\n".join([lines[0], *further]), first.where, first.hint)
+
+
+def _lines(alike: list[Difference]) -> list[str]:
+    if len(alike) < 3:
+        return [difference.what for difference in alike]
+    first, *others = alike
+    named = ", ".join(other.where for other in others[:4])
+    dots = ", …" if len(others) > 4 else ""
+    return [f"{first.what}; {len(others)} more likewise: {named}{dots}"]
 
 
 def differences(model: nn.Module, call: DescribedCall, contract: Contract) -> list[Difference]:

@@ -407,6 +407,19 @@ def test_hooks_present_at_compile_belong_to_the_contract() -> None:
         step(x)
 
 
+def test_differences_of_one_kind_are_one_line(compiled: Setup) -> None:
+    compiled.model.eval()
+    try:
+        with pytest.raises(ContractError) as raised:
+            compiled.call()
+    finally:
+        compiled.model.train()
+    assert raised.value.what == (
+        "model is in eval mode, the step was compiled for train mode; "
+        "6 more likewise: block, block.linear, block.norm, block.drop, …"
+    )
+
+
 def test_several_differences_are_listed(compiled: Setup) -> None:
     with pytest.raises(ContractError, match=r"also: argument batch\.mask has shape"):
         compiled.call(x=torch.ones(6, 4), batch={"mask": torch.ones(6, 4)})
