@@ -230,9 +230,13 @@ def _extras_key(extras: tuple[tuple[str, Tree], ...]) -> Any:
     return tuple((name, _tree_key(tree)) for name, tree in extras)
 
 
-def _refuse_wrapper(tensor: torch.Tensor, path: str) -> None:
+def is_plain_tensor(tensor: torch.Tensor) -> bool:
     """Subclasses that dispatch by themselves hold their numbers elsewhere."""
-    if type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+    return type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
+def _refuse_wrapper(tensor: torch.Tensor, path: str) -> None:
+    if is_plain_tensor(tensor):
         return
     kind = type(tensor).__qualname__
     if kind in _TRACED:

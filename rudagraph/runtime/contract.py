@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as all_modules
 from torch.utils.hooks import RemovableHandle
 
 from rudagraph.errors import ContractError
@@ -28,7 +29,7 @@ from rudagraph.ir.contract import (
     TensorContract,
 )
 from rudagraph.ir.torch_types import type_of
-from rudagraph.runtime.arguments import DescribedCall
+from rudagraph.runtime.arguments import DescribedCall, is_plain_tensor
 from rudagraph.runtime.behaviour import Behaviour, behaviour_of
 from rudagraph.runtime.skeletons import CONTAINERS, PLAIN, Skeletons, is_plain
 from rudagraph.runtime.structure import name_of
@@ -191,6 +192,16 @@ def _tensor_contracts(model: nn.Module) -> Iterator[TensorContract]:
         )
 
 
+def global_hooks() -> list[Any]:
+    """Hooks of all modules of the process, but for those with which a capture follows calls."""
+    return [
+        hook
+        for name in HOOK_TABLES
+        for hook in getattr(all_modules, f"_global{name}").values()
+        if getattr(hook, "__module__", "") != "rudagraph.capture.places"
+    ]
+
+
 class Checker:
     """Compares the model with its contract, quickly."""
 
@@ -215,7 +226,8 @@ class Checker:
         self._children = [dict(table) for table in self._tables]
         self._hook_tables = [getattr(m, table) for m in modules for table in HOOK_TABLES]
         self._hooks = [list(table) for table in self._hook_tables]
-        self._hooked = any(self._hook_tables)
+        self.global_hooks = global_hooks()
+        self._hooked = any(self._hook_tables) or bool(self.global_hooks)
         self._handles = RemovableHandle.next_id
 
     def _watch_attributes(self, model: nn.Module) -> None:
@@ -271,6 +283,8 @@ class Checker:
         hooked = self._hooked or any(self._hook_tables)
         if hooked and [list(table) for table in self._hook_tables] != self._hooks:
             return False
+        if global_hooks() != self.global_hooks:
+            return False
         self._handles = RemovableHandle.next_id
         return True
 
@@ -283,6 +297,7 @@ class Checker:
             return True
         if not all(
             isinstance(tensor, torch.Tensor)
+            and is_plain_tensor(tensor)
             and type_of(tensor) == expected.type
             and tensor.requires_grad == expected.requires_grad
             and str(tensor.device) == expected.device

@@ -18,8 +18,14 @@ from rudagraph.errors import ContractError, RudagraphError
 from rudagraph.ir.contract import Contract, ModuleContract
 from rudagraph.ir.torch_types import to_torch_dtype, type_of
 from rudagraph.ir.tree import Constant, Node, Reference, Spelled, TensorLeaf, Tree
-from rudagraph.runtime.arguments import DescribedCall
-from rudagraph.runtime.contract import HOOK_TABLES, Checker, attribute_tables, current_modes
+from rudagraph.runtime.arguments import DescribedCall, is_plain_tensor
+from rudagraph.runtime.contract import (
+    HOOK_TABLES,
+    Checker,
+    attribute_tables,
+    current_modes,
+    global_hooks,
+)
 from rudagraph.runtime.structure import name_of
 from rudagraph.runtime.weights import locate
 
@@ -59,6 +65,9 @@ def unnamed(checker: Checker) -> Difference | None:
         spoken = [f"{path or 'model'}.{name} {words}" for path, name, words in changes[:4]]
         path, name, _ = changes[0]
         return Difference("; ".join(spoken), f"{path}.{name}" if path else name, COMPILE_AGAIN)
+    if global_hooks() != checker.global_hooks:
+        what = "hooks of all modules (register_module_…_hook) are others than at compile"
+        return Difference(what, "torch.nn.modules.module", COMPILE_AGAIN)
     if paths := list(checker.skeletons.changes()):
         what = f"{paths[0]} holds other things than when the step was compiled"
         return Difference(what, paths[0], COMPILE_AGAIN + RECORD)
@@ -293,6 +302,10 @@ def _tensors(model: nn.Module, contract: Contract) -> Iterator[Difference]:
         kind = "parameter" if wanted.parameter else "buffer"
         if not isinstance(tensor, torch.Tensor):
             yield Difference(f"{kind} {name} is {tensor!r}, no tensor", name, COMPILE_AGAIN)
+            continue
+        if not is_plain_tensor(tensor):
+            what = f"{kind} {name} is a {type(tensor).__qualname__}, which wraps other tensors"
+            yield Difference(what, name, COMPILE_AGAIN)
             continue
         if any(other is not tensor for other in found[1:]):
             yield Difference(

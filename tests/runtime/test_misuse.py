@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules import module as all_modules
 from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -453,6 +454,42 @@ def test_a_parameter_that_goes_away_is_named(setup: Setup, what: str) -> None:
     with pytest.raises(ContractError, match=r"a\b") as raised:
         step(setup.x)
     assert "compile" in raised.value.hint
+
+
+class Wrapper(torch.Tensor):
+    """A tensor whose numbers are elsewhere, as those of distributed parameters are."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapper:
+        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined,no-any-return]
+            cls, inner.shape, dtype=inner.dtype, device=inner.device, requires_grad=True
+        )
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+
+def test_a_parameter_that_wraps_others_is_named(setup: Setup) -> None:
+    step = setup.step()
+    setup.model.a._parameters["weight"] = Wrapper(torch.ones(6, 4))  # type: ignore[assignment]
+    with pytest.raises(ContractError, match=r"parameter a\.weight is a Wrapper, which wraps"):
+        step(setup.x)
+
+
+def test_hooks_of_all_modules_are_part_of_what_a_step_depends_on(setup: Setup) -> None:
+    step = setup.step()
+    handle = all_modules.register_module_forward_hook(lambda module, given, output: output * 2)
+    try:
+        with pytest.raises(ContractError, match="hooks of all modules"):
+            step(setup.x)
+        with_hook = plain_step(setup.model, setup.x)
+        torch.testing.assert_close(with_hook(setup.x), setup.model(setup.x))
+    finally:
+        handle.remove()
+    with pytest.raises(ContractError, match="hooks of all modules"):
+        with_hook(setup.x)
+    torch.testing.assert_close(step(setup.x), setup.model(setup.x))
 
 
 def test_a_loss_module_is_watched_as_the_model_is() -> None:
