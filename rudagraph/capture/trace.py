@@ -38,6 +38,18 @@ from rudagraph.ir.graph import Location
 Kind = Literal["input", "tangent", "result", "update", "gradient"]
 
 
+# Operators that only check. Older PyTorch would drop them from the trace as giving nothing.
+_EFFECTS = frozenset(
+    {
+        torch.ops.aten._linalg_check_errors.default,
+        torch.ops.aten._assert_async.default,
+        torch.ops.aten._assert_async.msg,
+    }
+)
+for _operator in _EFFECTS:
+    fx.node.has_side_effect(_operator)
+
+
 @dataclass(frozen=True)
 class Label:
     """What a graph input or output is: `index` counts inputs of the function, or its results."""
@@ -116,7 +128,9 @@ def _labelled(module: fx.GraphModule) -> JointTrace:
     outputs: list[tuple[Label, fx.Node]] = []
     for node in module.graph.nodes:
         if node.target is torch.ops.higher_order.with_effects:
-            raise _effect(node)
+            raise _effect(node, str(node.args[1]))
+        if node.target in _EFFECTS:
+            raise _effect(node, str(node.target))
     for node in module.graph.nodes:
         if node.op == "placeholder":
             inputs[node] = _input_label(node.meta.get("desc"))
@@ -148,9 +162,9 @@ def _output_label(description: Any) -> Label:
     raise _unknown(description)
 
 
-def _effect(node: fx.Node) -> UnsupportedError:
+def _effect(node: fx.Node, operator: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{node.args[1]} looks at the numbers in a tensor, or has another effect, while it runs",
+        f"{operator} looks at the numbers in a tensor, or has another effect, while it runs",
         where=location_text(place(node)),
         hint="use the form that does not check, such as torch.linalg.inv_ex for inv, "
         "or leave this part out of the step",
