@@ -37,8 +37,9 @@ _ROUNDS = 10
 _LANES = 16
 _CHUNK = 16 * _LANES  # bytes: each counter gives 16
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
-_WORDS = ir.VectorType(_I32, _LANES)
-_WIDE = ir.VectorType(_I64, _LANES // 2)
+_GROUP = 8  # counters in flight: their four words fill eight AVX2 registers
+_WIDE = ir.VectorType(_I64, _GROUP)
+_HALVES = ir.VectorType(_I32, 2 * _GROUP)
 
 Product = Callable[[Any, int], tuple[Any, Any]]
 
@@ -198,40 +199,66 @@ def _fill(
 
 
 def _chunk(builder: ir.IRBuilder, base: Any, key: list[Any], stream: Any) -> Any:
-    """The 64 words of 16 counters from `base` on, in order."""
-    lanes = ir.VectorType(_I64, _LANES)
+    """The 64 words of 16 counters from `base` on, in order.
+
+    A word stands in the lower half of 64 bits, whatever the upper half holds: that is how pmuludq
+    takes its factors and leaves its product, so nothing moves between the ten rounds.
+    """
+    parts = [_group(builder, base, first, key, stream) for first in range(0, _LANES, _GROUP)]
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = _joined(builder, whole, part)
+    return whole
+
+
+def _group(builder: ir.IRBuilder, base: Any, first: int, key: list[Any], stream: Any) -> Any:
+    """The words of `_GROUP` counters from base + first on."""
     counters = builder.add(
-        _splat(builder, base, lanes),
-        ir.Constant(lanes, [ir.Constant(_I64, k) for k in range(_LANES)]),
+        _splat(builder, base, _WIDE),
+        ir.Constant(_WIDE, [ir.Constant(_I64, first + lane) for lane in range(_GROUP)]),
     )
-    high = builder.lshr(counters, ir.Constant(lanes, [ir.Constant(_I64, 32)] * _LANES))
-    start = [
-        builder.trunc(counters, _WORDS),
-        builder.trunc(high, _WORDS),
-        _splat(builder, stream, _WORDS),
-        ir.Constant(_WORDS, [ir.Constant(_I32, 0)] * _LANES),
-    ]
+    lower, shift = _wide(0xFFFFFFFF), _wide(32)
 
     def product(value: Any, factor: int) -> tuple[Any, Any]:
-        return _product(builder, value, factor)
+        whole = builder.mul(builder.and_(value, lower), _wide(factor))
+        return builder.lshr(whole, shift), whole
 
-    a, b, c, d = _philox(builder, start, key, product, lambda word: _splat(builder, word, _WORDS))
-    return _interleave(builder, _interleave(builder, a, c), _interleave(builder, b, d))
+    def spread(word: Any) -> Any:
+        return _splat(builder, builder.zext(word, _I64), _WIDE)
+
+    start = [counters, builder.lshr(counters, shift), spread(stream), _wide(0)]
+    a, b, c, d = (
+        builder.bitcast(word, _HALVES) for word in _philox(builder, start, key, product, spread)
+    )
+    # Of counter k: a, b, c, d in order, from the lower halves.
+    pairs = [_lower_halves(builder, *two) for two in ((a, b), (c, d))]
+    order = [
+        2 * lane + side * 2 * _GROUP + k
+        for lane in range(_GROUP)
+        for side in (0, 1)
+        for k in (0, 1)
+    ]
+    return builder.shuffle_vector(*pairs, _mask(order))
 
 
-def _product(builder: ir.IRBuilder, value: Any, factor: int) -> tuple[Any, Any]:
-    """High and low words of 32 x 32 bits, even and odd lanes apart: two pmuludq a register."""
+def _lower_halves(builder: ir.IRBuilder, first: Any, second: Any) -> Any:
+    """(first[0], second[0], first[2], second[2], …)."""
+    order = [lane + side * 2 * _GROUP for lane in range(0, 2 * _GROUP, 2) for side in (0, 1)]
+    return builder.shuffle_vector(first, second, _mask(order))
 
-    def all_lanes(number: int) -> Any:
-        return ir.Constant(_WIDE, [ir.Constant(_I64, number)] * (_LANES // 2))
 
-    low_half, high_half, shift = all_lanes(0xFFFFFFFF), all_lanes(-(1 << 32)), all_lanes(32)
-    pairs = builder.bitcast(value, _WIDE)
-    even = builder.mul(builder.and_(pairs, low_half), all_lanes(factor))
-    odd = builder.mul(builder.lshr(pairs, shift), all_lanes(factor))
-    high = builder.or_(builder.lshr(even, shift), builder.and_(odd, high_half))
-    low = builder.or_(builder.and_(even, low_half), builder.shl(odd, shift))
-    return builder.bitcast(high, _WORDS), builder.bitcast(low, _WORDS)
+def _joined(builder: ir.IRBuilder, first: Any, second: Any) -> Any:
+    return builder.shuffle_vector(
+        first, second, _mask(list(range(first.type.count + second.type.count)))
+    )
+
+
+def _mask(order: list[int]) -> Any:
+    return ir.Constant(ir.VectorType(_I32, len(order)), [ir.Constant(_I32, k) for k in order])
+
+
+def _wide(number: int) -> Any:
+    return ir.Constant(_WIDE, [ir.Constant(_I64, number)] * _GROUP)
 
 
 def _splat(builder: ir.IRBuilder, value: Any, vector: ir.VectorType) -> Any:
@@ -239,14 +266,6 @@ def _splat(builder: ir.IRBuilder, value: Any, vector: ir.VectorType) -> Any:
     single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(_I32, 0))
     mask = ir.Constant(ir.VectorType(_I32, vector.count), [ir.Constant(_I32, 0)] * vector.count)
     return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), mask)
-
-
-def _interleave(builder: ir.IRBuilder, first: Any, second: Any) -> Any:
-    """(first[0], second[0], first[1], second[1], …)."""
-    count = first.type.count
-    order = [lane + side * count for lane in range(count) for side in (0, 1)]
-    mask = ir.Constant(ir.VectorType(_I32, 2 * count), [ir.Constant(_I32, lane) for lane in order])
-    return builder.shuffle_vector(first, second, mask)
 
 
 def _copy(builder: ir.IRBuilder, target: Any, source: Any, size: Any) -> None:

@@ -1,15 +1,25 @@
 """The passes of a CPU's rows kernel: chains of dear functions are cut, one element is picked.
 
 Input: a body and its nest. Output: Stages with `picks`, the row reductions that look one element
-up: they need no loop over the row. Invariant: the bits are those of the loop.
+up: they need no loop over the row. Invariant: the numbers are those of the loop.
 """
 
 from __future__ import annotations
 
-from rudagraph.codegen.cuda_picks import Pick, find_pick
+from dataclasses import dataclass
+
+from rudagraph.codegen.cuda_picks import is_index
 from rudagraph.codegen.domain import Nest
-from rudagraph.codegen.stages import Stages
+from rudagraph.codegen.stages import Place, Stages
 from rudagraph.ir.graph import Graph, Op, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """`sum(where(eq(index, target), value, 0))` over a row: `value` at index `target`, or 0."""
+
+    value: Value
+    target: Value
 
 
 class RowStages(Stages):
@@ -23,10 +33,27 @@ class RowStages(Stages):
 
     def _require_fold(self, op: Op, at: int) -> None:
         """A pick needs its element computed and its target known, and no comparison."""
-        pick = find_pick(self, op)
+        pick = self._find_pick(op)
         if pick is None:
             super()._require_fold(op, at)
             return
         self.picks[op.result] = pick
         self._require(pick.target, at)
         self._require(pick.value, at)
+
+    def _find_pick(self, fold: Op) -> Pick | None:
+        chosen = self.producer.get(fold.inputs[0])
+        if fold.opcode != "sum" or chosen is None or chosen.opcode != "where":
+            return None
+        condition, value, other = chosen.operands
+        test = self.producer.get(condition) if isinstance(condition, Value) else None
+        if test is None or test.opcode != "eq" or len(test.inputs) != 2 or other != 0:
+            return None
+        same_type = isinstance(value, Value) and value.type.dtype is fold.result.type.dtype
+        for counted, target in (test.inputs, reversed(test.inputs)):
+            is_number = self.place[target] is not Place.ELEMENT
+            whole = is_number and not target.type.dtype.is_floating
+            if same_type and whole and is_index(self, counted):
+                assert isinstance(value, Value)
+                return Pick(value, target)
+        return None

@@ -233,7 +233,7 @@ class RowsKernel:
                 self._need(self.stages.producer[value].inputs)
         for op in (*current.folds, *(self.sums.op(index) for index in current.sums)):
             pick = self.stages.picks.get(op.result)
-            self._need(op.inputs if pick is None else (pick.target,))
+            self._need(op.inputs if pick is None else (pick.target, pick.value))
         self._need(tuple(self.stages.results[index] for index in current.stores))
 
     def _ordered(self, current: Pass, wanted: Value | None = None) -> list[Value]:
