@@ -17,6 +17,7 @@ from rudagraph.collector import collector_waiting
 from rudagraph.ir.graph import Graph, Value
 from rudagraph.ir.strides import Strided
 from rudagraph.options import CompileOptions
+from rudagraph.passes.decisions import decide
 from rudagraph.passes.partition import partition
 from rudagraph.passes.pipeline import entry_passes, run_passes
 from rudagraph.passes.recompute import POLICIES, choose_saved
@@ -62,9 +63,11 @@ def compile_capture(
     stages.record("capture", captured.graph)
     joint = run_passes(target.joint_passes, captured.graph, stages.record)
     report.stage("plan")
+    policy = POLICIES[target.name]
+    wanted = choose_saved(joint, policy)
     entries = plan_within(
         joint,
-        choose_saved(joint, POLICIES[target.name]),
+        wanted,
         options.budget_bytes,
         lambda saved: _plan_entries(joint, saved, target),
     )
@@ -78,6 +81,7 @@ def compile_capture(
         constants=captured.constants,
         gradient_sources=gradient_sources(captured.graph),
         stages=stages.stages,
+        decisions=decide(joint, policy, wanted, *entries.parts, options.budget_bytes),
         sources=entries.sources,
         in_flight=options.in_flight,
         deterministic=options.deterministic,
@@ -88,6 +92,7 @@ def compile_capture(
 class _Entries:
     """Forward and backward, planned for one choice of saved values."""
 
+    parts: tuple[Graph, Graph | None]  # just cut
     plan: Plan
     sources: tuple[KernelSource, ...]
     stages: StageRecorder
@@ -100,12 +105,12 @@ class _Entries:
 def _plan_entries(joint: Graph, saved: frozenset[Value], target: Target) -> _Entries:
     """Cut the joint graph, make kernels of both parts, plan them on one time line."""
     stages = StageRecorder()
-    forward, backward = partition(joint, saved)
+    forward, backward = parts = partition(joint, saved)
     forward = _finish_entry(forward, {}, stages)
     if backward is not None:
         backward = _finish_entry(backward, residual_layouts(forward), stages)
     planned, sources = plan(forward, backward, target.generate, target.apart_bytes, target.scratch)
-    return _Entries(planned, sources, stages)
+    return _Entries(parts, planned, sources, stages)
 
 
 def _finish_entry(entry: Graph, residuals: Mapping[str, Strided], stages: StageRecorder) -> Graph:

@@ -24,7 +24,7 @@ from rudagraph.ir.ops import Tag, has
 _OWN_MEMORY = Tag.MATMUL | Tag.LIBRARY | Tag.GATHER | Tag.SCATTER
 # Library ops that only move elements: as repeatable as arithmetic.
 _MOVES = frozenset(("concatenate", "pad"))
-_UNIT = 16  # capacities are whole sixteenths of a byte
+UNIT = 16  # capacities are whole sixteenths of a byte
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class JointView:
 
 def choose_saved(joint: Graph, policy: RecomputePolicy = POLICIES["cpu"]) -> frozenset[Value]:
     """The forward values to save for backward; inputs count as saved unless they are mutated."""
-    chooser = _Chooser(JointView(joint), policy)
+    chooser = Chooser(JointView(joint), policy)
     asked = chooser.asked_in_memory()
     forced = {value for value in asked if chooser.repeat_price(value) >= UNCUTTABLE}
     forced |= chooser.view.pinned
@@ -121,7 +121,7 @@ _SOURCE: _Node = ("source", None)
 _SINK: _Node = ("sink", None)
 
 
-class _Chooser:
+class Chooser:
     """Builds the flow network of one joint graph under one policy."""
 
     def __init__(self, view: JointView, policy: RecomputePolicy) -> None:
@@ -194,7 +194,7 @@ class _Chooser:
                 continue
             self.reached[value] = None
             price = self.repeat_price(value)
-            yield ("in", value), ("out", value), self._save_price(value)
+            yield ("in", value), ("out", value), self.save_price(value)
             if price:
                 yield _SOURCE, ("in", value), price
             if value in wanted:
@@ -215,26 +215,26 @@ class _Chooser:
             return 0
         count, written = value.type.numel, 0
         if value in self.in_backward_memory or has(op, _OWN_MEMORY):
-            written = 2 * value.type.bytes * _UNIT
+            written = 2 * value.type.bytes * UNIT
         if has(op, Tag.GATHER) or op.opcode in _MOVES:
-            return written + value.type.bytes * _UNIT
+            return written + value.type.bytes * UNIT
         if has(op, Tag.RANDOM):
-            return written + round(count * self.policy.random * _UNIT)
+            return written + round(count * self.policy.random * UNIT)
         if has(op, Tag.EXPENSIVE):
             shared = 0.5 if self._derived_in_backward(op) else 1.0
-            return written + round(count * self.policy.transcendental * shared * _UNIT)
+            return written + round(count * self.policy.transcendental * shared * UNIT)
         if has(op, Tag.POINTWISE) and op.opcode != "check_index":
-            return written + round(count * self.policy.arithmetic * _UNIT)
+            return written + round(count * self.policy.arithmetic * UNIT)
         return UNCUTTABLE
 
     def _derived_in_backward(self, op: Op) -> bool:
         """Whether its derivative takes the same operand: that evaluates most of it again anyway."""
         return (f"{op.opcode}_backward", op.inputs[-1]) in self.derivatives
 
-    def _save_price(self, value: Value) -> int:
+    def save_price(self, value: Value) -> int:
         """What saving costs: it stays, is read, and is written where forward would not store it."""
         op = self.view.producers.get(value)
         if op is not None and has(op, Tag.VIEW):
             return UNCUTTABLE  # what it views is saved instead
         passes = 1 if value in self.in_forward_memory else 2
-        return max(round(value.type.bytes * (self.policy.residency + passes) * _UNIT), 1)
+        return max(round(value.type.bytes * (self.policy.residency + passes) * UNIT), 1)

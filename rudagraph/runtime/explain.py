@@ -5,8 +5,11 @@ Input: a program. Output: lines for a person. Invariant: the same program gives 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
 
+from rudagraph.ir.decision import Decision
 from rudagraph.schedule.plan import Buffer, BufferKind, Entry, Launch, Moment, Plan, View
 from rudagraph.schedule.program import Program
 
@@ -49,12 +52,47 @@ def explain_program(program: Program, title: str) -> str:
             lines += _entry(entry)
     saved = saved_buffers(plan)
     lines.append(f"saved for backward: {len(saved)} values, {size(sum(b.bytes for b in saved))}")
-    for buffer in sorted(saved, key=lambda buffer: -buffer.bytes):
-        lines.append(f"  {size(buffer.bytes):>10}  {buffer.name}")
+    lines += _decided(program.decisions, is_saved=True)
+    again = [decision for decision in program.decisions if not decision.is_saved]
+    if again:
+        total = size(sum(decision.bytes for decision in again))
+        lines.append(f"computed again in backward: {len(again)} values, {total}")
+        lines.append("  (costs: bytes of memory traffic that take as long, for each value)")
+        lines += _decided(program.decisions, is_saved=False)
     lines.append(
         f"memory beyond the weights: peak {size(plan.peak_bytes)}, arena {size(plan.arena_bytes)}"
     )
     return "\n".join(lines)
+
+
+def _decided(decisions: Sequence[Decision], *, is_saved: bool) -> list[str]:
+    """Values and why, largest first; those of equal layers in one line."""
+    groups: dict[tuple[str, ...], list[Decision]] = {}
+    for decision in decisions:
+        if decision.is_saved is is_saved:
+            origin = decision.location
+            reason = re.sub(r"%[\w.]+", lambda match: _starred(match[0]), decision.reason)
+            key = (_starred(decision.name), reason, _starred(origin.module))
+            groups.setdefault((*key, origin.line, str(decision.bytes)), []).append(decision)
+    rows = []
+    for (name, reason, module, line, _), members in groups.items():
+        first = members[0]
+        many = len(members) > 1
+        called = f"{name} ×{len(members)}" if many else first.name
+        place = " ".join(part for part in (module if many else first.location.module, line) if part)
+        row = (called, reason if many else first.reason, f"# {place}" if place else "")
+        rows.append((sum(member.bytes for member in members), row))
+    rows.sort(key=lambda row: -row[0])
+    width = min(max((len(row[0]) for _, row in rows), default=0), _WIDEST)
+    return [
+        f"  {size(total):>10}  {called:<{width}}  {reason}  {place}".rstrip()
+        for total, (called, reason, place) in rows
+    ]
+
+
+def _starred(name: str) -> str:
+    """The same for equal layers: numbers of layers are stars, counters go."""
+    return re.sub(r"(?<=\w)_\d+\b", "", re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name))
 
 
 def _notes(program: Program) -> list[str]:

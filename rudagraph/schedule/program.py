@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from rudagraph.ir.contract import Contract
+from rudagraph.ir.decision import Decision
 from rudagraph.ir.graph import Graph, Role, Value
 from rudagraph.ir.text import print_graph
 from rudagraph.ir.tree import Template
@@ -48,6 +49,7 @@ class Program:
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     gradient_sources: tuple[tuple[str, tuple[str, ...]], ...] = ()
     stages: tuple[Stage, ...] = ()
+    decisions: tuple[Decision, ...] = ()
     sources: tuple[KernelSource, ...] = ()
     in_flight: int = 1
     deterministic: bool = False
