@@ -193,12 +193,15 @@ def _tensor_contracts(model: nn.Module) -> Iterator[TensorContract]:
 
 
 def global_hooks() -> list[Any]:
-    """Hooks of all modules of the process, but for those with which a capture follows calls."""
+    """The user's hooks of all modules of the process.
+
+    PyTorch's own, of its counters and profilers, only watch; so do those that follow a capture.
+    """
     return [
         hook
         for name in HOOK_TABLES
         for hook in getattr(all_modules, f"_global{name}").values()
-        if getattr(hook, "__module__", "") != "rudagraph.capture.places"
+        if not str(getattr(hook, "__module__", "")).startswith(("torch.", "rudagraph."))
     ]
 
 
