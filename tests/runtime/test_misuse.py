@@ -602,7 +602,12 @@ WORKS: dict[str, Callable[[Setup], Callable[[], torch.Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("name", WORKS)
+_SLOW = "torch.compile around"  # it brings in all of Dynamo
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.full] * (n == _SLOW)) for n in WORKS]
+)
 @pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Dynamo does not know")
 def test_as_in_eager(setup: Setup, name: str) -> None:
     assert_as_eager(setup, WORKS[name](setup))
