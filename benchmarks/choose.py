@@ -3,7 +3,8 @@
 `python -m benchmarks.choose [--write] [--quick]`
 
 Attention by dtype, head size and mask: forward and backward of each of PyTorch's kernels, as steps
-call them. Sums of products: added in place by beta=1, or by an addition afterwards; packed into one
+call them, timed only where they agree with float64: some take what they cannot do without a word.
+Sums of products: added in place by beta=1, or by an addition afterwards; packed into one
 product, which steps never do unless it is faster here. `--write` replaces the rows for GPUs of this
 compute capability in rudagraph/runtime/choices.json; rows for others stay.
 """
@@ -15,7 +16,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ BATCH, HEADS, GROUPS, TOKENS = 4, 32, 8, 2048
 # Each stands for head sizes down to the one before.
 HEAD_SIZES = (32, 64, 128, 256)
 DTYPES = (DType.BF16, DType.F16, DType.F32)
+# Relative errors that rounding explains, several times over.
+ERRORS = {DType.BF16: 0.02, DType.F16: 0.004, DType.F32: 0.002}
 # A backend that is slower by less than this is as good: a shorter table says as much.
 EQUAL = 1.02
 
@@ -86,9 +89,53 @@ def attention_ms(shape: Shape, backend: Backend, deterministic: bool, rounds: in
     return milliseconds(run, rounds)
 
 
+def is_right(shape: Shape, backend: Backend) -> bool:
+    """Whether results and gradients agree with float64, at both ends of the range and inside."""
+    lowest = lowest_size(shape.head_size)
+    sizes = {lowest, (lowest + shape.head_size) // 16 * 8, shape.head_size}
+    return all(_agrees(replace(shape, head_size=size), backend) for size in sorted(sizes))
+
+
+def lowest_size(head_size: int) -> int:
+    """The smallest head size that this one stands for."""
+    index = HEAD_SIZES.index(head_size)
+    return HEAD_SIZES[index - 1] + 8 if index else 8
+
+
+def _agrees(shape: Shape, backend: Backend) -> bool:
+    dtype, tokens = to_torch_dtype(shape.dtype), 200
+    device = CudaDevice(torch.device("cuda", torch.cuda.current_device()))
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def made(heads: int) -> Tensor:
+        extents = (2, tokens, heads, shape.head_size)
+        numbers = torch.randn(extents, generator=generator, device="cuda", dtype=torch.float32)
+        return numbers.to(dtype).transpose(1, 2)
+
+    q, k, v, gradient = made(4), made(2), made(2), made(4)
+    mask = None
+    if shape.masked:
+        mask = torch.rand((tokens, tokens), generator=generator, device="cuda") < 0.7
+        mask[:, 0] = True
+    forward: Any = attention._FORWARD[backend](not shape.masked, None)
+    backward: Any = attention._BACKWARD[backend](not shape.masked, None, device)
+    out, logsumexp = forward(q, k, v, mask)
+    got = [out, *backward(gradient, q, k, v, mask, out, logsumexp)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        *exact, attn_mask=mask, is_causal=not shape.masked, enable_gqa=True
+    )
+    want = [wanted, *torch.autograd.grad(wanted, exact, gradient.double())]
+    bound = ERRORS[shape.dtype]
+    return all(
+        bool((a.double() - b).norm() <= bound * b.norm()) for a, b in zip(got, want, strict=True)
+    )
+
+
 def measure_attention(rounds: int) -> dict[tuple[Shape, bool], dict[Backend, float]]:
     """Milliseconds by shape, and by whether the same bits are asked for; failures are left out."""
     found: dict[tuple[Shape, bool], dict[Backend, float]] = {}
+    wrong: set[tuple[Shape, Backend]] = set()
     shapes = [Shape(d, h, m) for d in DTYPES for h in HEAD_SIZES for m in (False, True)]
     for shape in shapes:
         for deterministic in (False, True):
@@ -99,8 +146,13 @@ def measure_attention(rounds: int) -> dict[tuple[Shape, bool], dict[Backend, flo
                 if deterministic and backend not in DETERMINISTIC:
                     continue
                 try:
-                    times[backend] = attention_ms(shape, backend, deterministic, rounds)
+                    if not deterministic and not is_right(shape, backend):
+                        wrong.add((shape, backend))
+                        print(f"{shape} {backend}: its values are wrong")
+                    if (shape, backend) not in wrong:
+                        times[backend] = attention_ms(shape, backend, deterministic, rounds)
                 except RuntimeError as error:
+                    wrong.add((shape, backend))
                     print(f"{shape} {backend}: {str(error).splitlines()[0][:90]}")
     return found
 
@@ -112,14 +164,14 @@ def rows_for(
     what it does not: a mask, the same bits."""
     rows: list[dict[str, Any]] = []
     for dtype in DTYPES:
-        for index, size in enumerate(HEAD_SIZES):
+        for size in HEAD_SIZES:
             wanted: list[Backend] = []
             for masked, deterministic in ((False, False), (False, True), (True, True)):
                 times = found.get((Shape(dtype, size, masked), deterministic), {})
                 best = _fastest(times, wanted)
                 if best is not None and best not in wanted:
                     wanted.append(best)
-            lowest = HEAD_SIZES[index - 1] + 8 if index else 8
+            lowest = lowest_size(size)
             rows += [
                 {
                     "backend": backend,

@@ -132,6 +132,12 @@ class Graphs:
         self._fixed: dict[int, int] = {}  # addresses of large inputs
         self._moving: set[int] = set()  # large inputs that come from several addresses
         self._residuals = sorted(set(wiring.dynamic) - set(wiring.forgotten))
+        self._written = {buffer for _, buffer in wiring.written_arguments}
+        self._changed_weights = [
+            position
+            for position, (_, buffer) in enumerate(wiring.weights)
+            if buffer in wiring.written_weights
+        ]
         plan = wiring.plan
         small = [view.type.bytes <= SMALL for view in wiring.result_views]
         self._result_copies = [
@@ -157,7 +163,7 @@ class Graphs:
             self._ran_forward = True  # directly, as what follows: libraries are set up then
             return None
         frame, wiring = self.frame, self.wiring
-        written = {buffer for _, buffer in wiring.written_arguments}
+        written = self._written
         inputs: list[tuple[int, Tensor]] = []
         for place, buffer in wiring.arguments:
             leaf = leaves[place].detach()
@@ -187,9 +193,8 @@ class Graphs:
             if buffer in written or not frame.device.lies_well(leaf):
                 copies[buffer] = source
         results = pair.forward.replay()
-        for position, (_, buffer) in enumerate(wiring.weights):
-            if buffer in wiring.written_weights:
-                torch.autograd.graph.increment_version(frame.weights[position])
+        for position in self._changed_weights:
+            torch.autograd.graph.increment_version(frame.weights[position])
         return pair, results
 
     def _choose(self) -> Pair | None:
