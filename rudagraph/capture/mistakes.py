@@ -29,6 +29,7 @@ HINT = (
     "mend the shapes and dtypes on that line; called on this batch, the model itself should fail "
     "there too"
 )
+_OUTSIDE = "the model or its loss, in no line of yours"
 _MOST = 6  # tensors that a message shows
 
 
@@ -67,7 +68,7 @@ def explained(
     if note is not None and note.error is error:
         given = f"({note.tensors})" if note.tensors else ""
         what = f"{note.function}{given} fails: {_sentence(error)}"
-        return UsageError(what, location_text(note.location), HINT)
+        return UsageError(what, location_text(note.location) or _OUTSIDE, HINT)
     files, inside, line = [], False, ""
     trace = error.__traceback__
     while trace is not None:

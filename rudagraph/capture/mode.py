@@ -136,7 +136,7 @@ class CaptureMode(TorchFunctionMode):
 # What PyTorch calls a read of one number is nothing that stands on the user's line.
 _SPOKEN = {
     "aten._local_scalar_dense.default": "aten._local_scalar_dense.default "
-    "(item(), tolist(), float(), print, or `if` on a tensor)",
+    "(item(), tolist(), float(), or `if` or assert on a tensor)",
 }
 _TO_NUMPY: tuple[Any, ...] = (torch.Tensor.numpy, torch.Tensor.__array__)
 

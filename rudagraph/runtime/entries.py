@@ -361,23 +361,23 @@ def index_error(plan: Plan, index: int, value: int) -> ContractError:
         for launch in (entry.launches if entry else ())
         if any(isinstance(a, ErrorFlag) and a.index == index for a in launch.arguments)
     )
-    rows = _table_rows(launch)
-    table = f"a table of {rows} rows" if rows is not None else "its table"
     where = " ".join(part for part in (location.module, location.line) if part)
     return ContractError(
-        f"index {value} is out of range for {table} in {launch.opcode} {launch.label}",
+        f"index {value} is out of range for {_table(launch)} in {launch.opcode} {launch.label}",
         where,
         "check the indices and class labels of this batch",
     )
 
 
-def _table_rows(launch: Launch) -> int | None:
-    """Rows of the table that an op looks up in: of its operand, or as an attribute says."""
+def _table(launch: Launch) -> str:
+    """What an op looks up in, with its length where that is certain."""
     for name, value in launch.attributes:
         if name == "rows" and isinstance(value, int):
-            return value
-    for argument in launch.arguments:
-        if isinstance(argument, View) and argument.type.rank == 2:
-            classes = launch.opcode.startswith("cross_entropy")
-            return argument.type.shape[1 if classes else 0]
-    return None
+            return f"a table of {value} rows"
+    matrices = [a.type for a in launch.arguments if isinstance(a, View) and a.type.rank == 2]
+    if "cross_entropy" in f"{launch.opcode} {launch.label}":
+        logits = [type for type in matrices if type.dtype.is_floating]
+        return f"{logits[0].shape[1]} classes" if logits else "its classes"
+    if launch.opcode == "fused" or not matrices:
+        return "its table"
+    return f"a table of {matrices[0].shape[0]} rows"

@@ -140,6 +140,17 @@ def test_a_wrong_loss_names_the_line_of_the_loss() -> None:
     assert e.value.where.endswith(f":{inspect.getsourcelines(loss)[1] + 1}")
 
 
+def test_a_loss_of_pytorchs_is_named_without_a_line() -> None:
+    with pytest.raises(UsageError, match=r"argument loss targets\[0\] int64\[2, 1\]") as caught:
+        capture(
+            nn.Linear(4, 3),
+            (ones(2, 4),),
+            loss=nn.CrossEntropyLoss(),
+            targets=(ones(2, 1, dtype=LONG),),
+        )
+    assert caught.value.where == "the model or its loss, in no line of yours"
+
+
 def test_errors_that_the_users_own_code_raises_stay_what_they_are() -> None:
     def refuses(x: torch.Tensor, y: Any) -> torch.Tensor:
         raise ValueError("mine")

@@ -509,6 +509,15 @@ def test_a_loss_module_is_watched_as_the_model_is() -> None:
     torch.testing.assert_close(step(x, targets=(y,)), loss(model(x), y))
 
 
+@pytest.mark.parametrize("rows", [5, 2])
+def test_a_label_without_a_class_is_named_with_the_number_of_classes(rows: int) -> None:
+    model, x, y = nn.Linear(4, 3), torch.randn(rows, 4), torch.zeros(rows, dtype=torch.int64)
+    step = StaticGraph(model, loss=nn.CrossEntropyLoss()).compile(x, targets=(y,))
+    with pytest.raises(ContractError, match="7 is out of range for 3 classes"):
+        step(x, targets=(y + 7,))
+    torch.testing.assert_close(step(x, targets=(y,)), F.cross_entropy(model(x), y))
+
+
 # ---- what works as it does in eager
 
 
