@@ -4,8 +4,9 @@
 
 A 12-layer BERT with 202 parameters. Every action starts on an idle device and is timed until it
 returns, so that kernels run beside it. Kernels are launched one after another as a direct call does
-it. Of a replayed call the contract check is taken off, and an autograd Function of the same inputs
-that hands out the same tensors and does nothing: what is left is the replay's own.
+it. A replayed forward, without the contract check, may take 60 µs and 1 µs a parameter, as on a
+CPU, and 25 µs more; backward 60 µs, 3 µs a parameter, and 25 µs more. Beside them stands what an
+autograd Function takes that has the same inputs, hands out the same tensors and does nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ Action = Callable[[], object]
 Tensor = torch.Tensor
 KERNEL_MS = 0.008
 REPLAY_MS = 0.025
+CALL_MS = 0.060
+PARAMETER_MS = {"forward": 0.001, "backward": 0.003}
 
 
 class HandOut(torch.autograd.Function):
@@ -145,12 +148,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("forward", calls.forwards, statistics.median(check)),
         ("backward", calls.backwards, 0.0),
     ):
-        whole, alone = measure(calls.forward, repeats), measure(calls.bare, repeats)
-        rest = statistics.median(alone) + taken
-        results.append(_result(name, "replayed", whole))
-        results.append(_result(name, "autograd alone", alone))
-        own = [value - rest for value in whole]
-        results.append(_result(name, "replay's own", own, REPLAY_MS))
+        whole = [value - taken for value in measure(calls.forward, repeats)]
+        allowed = CALL_MS + PARAMETER_MS[name] * len(calls.parameters) + REPLAY_MS
+        results.append(_result(name, "replayed", whole, allowed))
+        results.append(_result(name, "autograd alone", measure(calls.bare, repeats)))
     gc.enable()
     print_table("gpu_calls: milliseconds of the host", results)
     print(f"{len(calls.parameters)} parameters, {kernels} kernels in forward")

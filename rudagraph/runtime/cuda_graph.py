@@ -86,6 +86,7 @@ class Pair:
         self.forward: Captured | None = None
         self.backward: Captured | None = None
         self.pointers: list[tuple[int, int]] = []  # of residuals, in the frame's block
+        self.was_free = False  # when the last forward began: only replays can change that
         # Residuals made by library ops. They own their memory until backward is captured, whose
         # own results may reuse it; from then on only the addresses count.
         self.residuals: dict[int, Tensor] = {}
@@ -199,7 +200,8 @@ class Graphs:
 
     def _choose(self) -> Pair | None:
         for pair in self.pairs:
-            if pair.is_free:
+            pair.was_free = pair.is_free
+            if pair.was_free:
                 return pair
         free = [pair for pair in self.pairs if pair.forward is not None and pair.forward.is_free]
         if free and self._gradients_apart and not self._accumulates:
@@ -219,7 +221,8 @@ class Graphs:
         """Gradients of a forward that was replayed."""
         if self.refused or not self.ran_backward:
             return None
-        if pair.backward is not None and not pair.backward.is_free:
+        free, pair.was_free = pair.was_free, False
+        if pair.backward is not None and not (free or pair.backward.is_free):
             self._accumulates = True
             self.spare_uses += 1
             return None
