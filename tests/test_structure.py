@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "stages": _COMPILED | {"passes"},
     "budget": _COMPILER - {"runtime", "build"},
     "scratch": _COMPILED | {"runtime", "measure"},
-    "target": (_COMPILER - {"runtime"}) | {"scratch"},
+    "target": _COMPILER | {"scratch"},
     "collector": set[str](),
     "progress": _BASE,
     "compiler": _COMPILER | {"stages", "target", "budget", "collector", "progress"},
