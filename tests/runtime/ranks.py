@@ -38,8 +38,11 @@ def gradients(module: nn.Module) -> dict[str, Tensor]:
 
 
 def train(rank: int, world: int, backend: str, device: str, meeting: str) -> None:
-    """Steps with a reduction each, and one pair of which only the second reduces."""
-    place = torch.device(device)
+    """Steps with a reduction each, and one pair of which only the second reduces.
+
+    A device without a number is one for each process.
+    """
+    place = torch.device("cuda", rank) if device == "cuda" else torch.device(device)
     if place.type == "cuda":
         torch.cuda.set_device(place)
     dist.init_process_group(backend, f"file://{meeting}", rank=rank, world_size=world)

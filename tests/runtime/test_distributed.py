@@ -44,6 +44,11 @@ def test_two_processes_on_one_gpu(tmp_path: Path) -> None:
     spawn(2, "gloo", "cuda:0", tmp_path)
 
 
+@pytest.mark.multi_gpu
+def test_a_process_for_each_of_two_gpus(tmp_path: Path) -> None:
+    spawn(2, "nccl", "cuda", tmp_path)
+
+
 def test_a_wrapped_model_is_refused_with_the_way_out(tmp_path: Path) -> None:
     dist.init_process_group("gloo", f"file://{meeting_point(tmp_path)}", rank=0, world_size=1)
     try:
