@@ -5,10 +5,10 @@
     backward   computes an evicted value again from what is still saved, just before it is read
 
 A value may be evicted if everything between it and saved values gives the same bits again:
-arithmetic, reductions, gathers and products, but no library op that may not. The price of a value
-is the work of that whole cone, so it rises as its neighbours go: a chain of layers keeps values at
-its waists. Greedy by bytes per work, prices brought up to date as in a lazy heap; a pure function
-of the graph, so tighter budgets only go further along one sequence.
+arithmetic, reductions, gathers, products and convolutions, but no other library op. The price of a
+value is the work of that whole cone, so it rises as its neighbours go: a chain of layers keeps
+values at its waists. Greedy by bytes per work, prices brought up to date as in a lazy heap; a pure
+function of the graph, so tighter budgets only go further along one sequence.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _REPEATABLE = (
 )
 # Library ops that only move elements.
 _MOVES = frozenset(("concatenate", "pad"))
+# PyTorch's own that give the same bits for the same operands, as products do.
+_CONVOLUTION = "aten.convolution.default"
 # Work in units of one multiplication and addition of a product: measured on 2 cores, a product does
 # about 60 of them in the time that moving one element through memory takes.
 _WORK_OF_AN_ELEMENT = 60.0
@@ -76,7 +78,7 @@ class _Prices:
             if op is None or id(op) in seen:
                 continue
             seen.add(id(op))
-            if not has(op, _REPEATABLE) and op.opcode not in _MOVES:
+            if not is_repeatable(op):
                 return math.inf
             total += _work(op)
             for operand in op.inputs:
@@ -87,10 +89,18 @@ class _Prices:
         return total / max(value.type.bytes, 1)
 
 
+def is_repeatable(op: Op) -> bool:
+    """Whether the op gives the same bits a second time."""
+    return has(op, _REPEATABLE) or op.opcode in _MOVES or op.get("target") == _CONVOLUTION
+
+
 def _work(op: Op) -> float:
     if has(op, Tag.VIEW | Tag.CREATION):
         return 0.0
     elements = float(sum(result.type.numel for result in op.results))
+    if op.get("target") == _CONVOLUTION:
+        weight = op.inputs[1].type
+        return elements * weight.numel / weight.shape[0]
     if has(op, Tag.MATMUL):
         return elements * op.inputs[-1].type.shape[-2]
     if has(op, Tag.EXPENSIVE | Tag.RANDOM):
