@@ -270,6 +270,15 @@ def _shuffle(builder: Any, word: Any, distance: int) -> Any:
     return raw_assembly(builder, text, "=r,r", _i32, [word], True, convergent=True)
 
 
+def low_word(value: Scalar) -> Any:
+    """The low 32 bits of a number."""
+    builder, bits = value.builder, value.kind.bits
+    whole = builder.bitcast(value.value, ir.IntType(bits))
+    if bits == 32:
+        return whole
+    return builder.trunc(whole, _i32) if bits > 32 else builder.zext(whole, _i32)
+
+
 def _low(turn: Scalar) -> Scalar:
     return turn if turn.kind.bits == 32 else turn.instruction("trunc", I32)
 

@@ -16,7 +16,7 @@ from numba.core.errors import TypingError
 
 from rudagraph.build import cuda_memory as memory
 from rudagraph.build.cpu_emit import I64, VOID, Kind, Scalar, select
-from rudagraph.build.cuda_emit import Intrinsic, element_kind, pack
+from rudagraph.build.cuda_emit import Intrinsic, element_kind, elements, pack, raw_assembly
 from rudagraph.build.cuda_functions import (
     Argument,
     Functions,
@@ -35,8 +35,10 @@ from rudagraph.build.cuda_reduce import (
     fold_registers,
     fold_threads,
     fold_warps,
+    low_word,
     meet_cluster,
     register,
+    shared_array,
 )
 from rudagraph.build.cuda_vector import Vector
 
@@ -148,6 +150,37 @@ class Tile(Vector):
     def _make_meet(self, name: str) -> Intrinsic:
         """The blocks of a cluster meet: from then on each may write to the others."""
         return self.function(name, "", VOID.numba, meet_cluster)
+
+    def _make_settle(self, name: str, count: str = "1") -> Intrinsic:
+        """`settle_3(a, b, c)`: what has been loaded arrives here.
+
+        The assembler counts loads under way by few counters. One that is first used inside a loop
+        makes that use wait, in every turn, for whatever the loop itself has begun to load before:
+        LayerNorm backward of f32 4096 took 127 µs so. A store to shared memory is a use; of
+        several to one place the assembler keeps the last.
+        """
+
+        def emit(builder: Any, *arguments: Argument) -> None:
+            words = [
+                low_word(value)
+                for argument in arguments
+                for value in elements(builder, *argument, element_kind(name, argument[1]), None)
+            ]
+            word = words[0]
+            for other in words[1:]:
+                word = builder.xor(word, other)
+            threads = self.threads * self.rows
+            module = builder.module
+            settled = shared_array(module, word.type, threads, "settled", is_new=False)
+            place = builder.gep(
+                settled, [ir.IntType(32)(0), register(builder, "tid.x").value], inbounds=True
+            )
+            address = builder.trunc(builder.ptrtoint(place, ir.IntType(64)), ir.IntType(32))
+            text = "st.shared.u32 [$0], $1;"
+            raw_assembly(builder, text, "r,r,~{memory}", VOID.llvm, [address, word], True)
+
+        names = " ".join(f"values_{index}" for index in range(int(count)))
+        return self.function(name, names, VOID.numba, emit)
 
     def _make_group(self, name: str) -> Intrinsic:
         """Which of the block's rows this thread's is."""

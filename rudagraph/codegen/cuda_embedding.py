@@ -5,9 +5,10 @@
                          2. each chunk of keys sorted by counting the smaller ones
                          3. chunks merged: a key's place is the number of smaller keys in each
                          4. where each row's keys start
-                         5. segments of keys that are all one row's are summed: a frequent id's
+                         5. rows without a key are zeroed: most of a table
+                         6. segments of keys that are all one row's are summed: a frequent id's
                             row is then not what all wait for
-                         6. each thread adds a vector of its row's gradients, in f32
+                         7. the threads of each row's first key add its gradients, in f32
 
 Input: the op and strides. Output: Lowered with an error flag. Invariant: no atomics, so the bits of
 a sum depend on the ids alone; an id outside the table is reported and touches no memory.
@@ -17,63 +18,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rudagraph.codegen.cuda_keys import (
+    KEY,
+    IndexKernel,
+    keys_call,
+    merge_call,
+    sort_call,
+    starts_call,
+)
 from rudagraph.codegen.cuda_launch import (
     FLAT_THREADS,
     SEGMENT,
     SORT_CHUNK,
     SORT_THREADS,
-    WARP,
-    cuda_launch,
     vector_length,
 )
-from rudagraph.codegen.cuda_writer import CUDA_PREAMBLE, CUDA_RESERVED
 from rudagraph.codegen.domain import build_nest
 from rudagraph.codegen.embedding import described
 from rudagraph.codegen.expressions import REGISTER, literal
 from rudagraph.codegen.indexing import Indexing
 from rudagraph.codegen.memory import aligned
 from rudagraph.codegen.scalars import int_of
-from rudagraph.codegen.source import Lines, Names, Parameters, kernel_call
 from rudagraph.ir.graph import Op
 from rudagraph.schedule.lowered import KernelArgument, KernelCall, Lowered, Strides
 
-_KEY = 1 << 32
 _SHIFT = SEGMENT.bit_length() - 1
 # Gradients that a thread loads before it adds them: they lie far apart.
 _AT_ONCE = 8
-
-
-class _Kernel:
-    """Names, pointers and lines of one kernel whose threads share out `extent` things."""
-
-    def __init__(self, title: str, target: str, extent: int, threads: int) -> None:
-        self.title, self.target, self.extent, self.threads = title, target, extent, threads
-        self.lines, self.names = Lines(depth=1), Names(CUDA_RESERVED)
-        self.parameters = Parameters()
-
-    def pointer(self, hint: str, argument: KernelArgument, *, written: bool = False) -> str:
-        return self.parameters.add(self.names.fresh(hint), argument, written=written)
-
-    def start(self, name: str) -> str:
-        """The line that gives each thread its own, and sends the surplus ones home."""
-        own = self.names.fresh(name)
-        self.lines.add(f"{own} = block_index() * {self.threads} + thread_index()")
-        if self.extent % self.threads:
-            with self.lines.block(f"if {own} >= {self.extent}:"):
-                self.lines.add("return")
-        return own
-
-    def call(self, docstring: list[str], *setup: str) -> KernelCall:
-        return kernel_call(
-            self.title,
-            docstring,
-            self.lines,
-            self.parameters,
-            self.extent,
-            -(-self.extent // self.threads),
-            preamble="\n".join([CUDA_PREAMBLE, *([""] if setup else []), *setup]),
-            cuda=cuda_launch(self.target, self.threads),
-        )
+# The same where registers decide how many rows are under way.
+_LATER = 4
+# Vectors of zeros that a thread stores: with one, 33 million threads load where their row starts.
+_ZEROS = 4
 
 
 def lower_embedding(
@@ -103,7 +78,7 @@ def lower_embedding(
     dense = weight_strides[1] == nest.inner_stride("y") == 1
     steps = (width, weight_strides[0], *nest.outer_strides("y"), *offsets[:1])
     length = vector_length([dtype.size], *steps) if dense else 1
-    kernel = _Kernel("embedding", target, nest.elements // length, FLAT_THREADS)
+    kernel = IndexKernel("embedding", target, nest.elements // length, FLAT_THREADS)
     lines, names = kernel.lines, kernel.names
     weight_pointer = kernel.pointer("weight_pointer", KernelArgument("operand", 0))
     ids_pointer = kernel.pointer("ids_pointer", KernelArgument("operand", 1))
@@ -145,119 +120,25 @@ def lower_embedding_backward(
     if not op.result.type.numel:
         return Lowered(())
     if count == 0:
-        calls = [_starts_call(0, rows, 0, target)]
+        calls = [starts_call(0, rows, 0, target)]
         last = 0
     else:
-        calls = [_keys_call(op, ids_strides, target), _sort_call(count, target)]
+        calls = [keys_call(op, ids_strides, target), sort_call(count, target)]
         last = 1
         if count > SORT_CHUNK:
-            calls.append(_merge_call(count, target))
+            calls.append(merge_call(count, target))
             last = 2
-        calls.append(_starts_call(count, rows, last, target))
+        calls.append(starts_call(count, rows, last, target))
     adding = _Adding(op, gradient_strides, result_strides[0], last, target, sum(offsets[:1]))
     bytes_of_keys = aligned(8 * max(count, 1))
     workspaces = [bytes_of_keys] * 3 + [aligned(8 * (rows + 1))]
+    calls.append(adding.zeros_call())
     if adding.segments:
         calls.append(adding.segments_call())
         workspaces.append(adding.segments * adding.width * adding.wide.size)
-    calls.append(adding.rows_call())
+    if count:
+        calls.append(adding.rows_call())
     return Lowered(tuple(calls), tuple(workspaces), errors=1 if count else 0)
-
-
-def _keys_call(op: Op, strides: Strides, target: str) -> KernelCall:
-    _, ids = op.inputs
-    rows, padding = int_of(op, "rows"), op.get("padding_index", -1)
-    kernel = _Kernel("embedding_keys", target, ids.type.numel, FLAT_THREADS)
-    lines, names = kernel.lines, kernel.names
-    ids_pointer = kernel.pointer("ids_pointer", KernelArgument("operand", 1))
-    keys = kernel.pointer("keys", KernelArgument("workspace", 0), written=True)
-    error = kernel.pointer("error", KernelArgument("error", 0), written=True)
-    i = kernel.start("i")
-    number, key = names.fresh("number"), names.fresh("key")
-    nest = build_nest(
-        (*ids.type.shape, 1), {"ids": ((*ids.type.shape, 1), (*strides, 0))}, rows=True
-    )
-    index = Indexing(nest, i, "0")
-    index.declare(lines, names, ("ids",))
-    lines.add(f"{number} = int64(load_{ids.type.dtype}({ids_pointer}, {index.at('ids')}))")
-    lines.add(f"report_index({error}, {number}, {rows}, 0)")
-    counted = f"{number} >= 0 and {number} < {rows}"
-    counted += "" if padding == -1 else f" and {number} != {padding}"
-    # What counts for no row sorts behind all rows.
-    lines.add(f"{key} = {number} if {counted} else {rows}")
-    lines.add(f"store_i64({keys}, {i}, {key} * {_KEY} + {i})")
-    return kernel.call([f"Keys of {ids.type.numel} ids: row, then index."])
-
-
-def _sort_call(count: int, target: str) -> KernelCall:
-    """A warp per key: its lanes share the comparisons."""
-    kernel = _Kernel("sort_keys", target, count * WARP, FLAT_THREADS)
-    lines, names = kernel.lines, kernel.names
-    keys = kernel.pointer("keys", KernelArgument("workspace", 0))
-    chunked = kernel.pointer("chunked", KernelArgument("workspace", 1), written=True)
-    own = kernel.start("thread")
-    i, lane, mine, first, last, below, j = (
-        names.fresh(name) for name in ("i", "lane", "mine", "first", "last", "below", "j")
-    )
-    length = 2 if count % 2 == 0 else 1
-    lines.add(f"{i} = {own} // {WARP}", f"{lane} = {own} % {WARP}")
-    lines.add(f"{mine} = load_i64({keys}, {i})", f"{first} = {i} // {SORT_CHUNK} * {SORT_CHUNK}")
-    lines.add(f"{last} = min({first} + {SORT_CHUNK}, {count})", f"{below} = 0")
-    step = WARP * length
-    with lines.block(f"for {j} in range({first} + {lane} * {length}, {last}, {step}):"):
-        smaller = f"int64(lt(vector.load_i64({keys}, {j}), {mine}))"
-        lines.add(f"{below} = {below} + vector.within_sum({smaller})")
-    lines.add(f"{below} = warp.across_sum({below})")
-    with lines.block(f"if {lane} == 0:"):
-        lines.add(f"store_i64({chunked}, {first} + {below}, {mine})")
-    docstring = [f"Sorts chunks of {SORT_CHUNK} of {count} keys by counting the smaller ones."]
-    return kernel.call(docstring, f"vector = Vector({length})", f"warp = Block(threads={WARP})")
-
-
-def _merge_call(count: int, target: str) -> KernelCall:
-    """A warp per key: each lane searches other chunks."""
-    kernel = _Kernel("merge_keys", target, count * WARP, FLAT_THREADS)
-    lines, names = kernel.lines, kernel.names
-    chunked = kernel.pointer("chunked", KernelArgument("workspace", 1))
-    merged = kernel.pointer("merged", KernelArgument("workspace", 2), written=True)
-    own = kernel.start("thread")
-    i, lane, mine, place, chunk, first = (
-        names.fresh(name) for name in ("i", "lane", "mine", "place", "chunk", "first")
-    )
-    lines.add(f"{i} = {own} // {WARP}", f"{lane} = {own} % {WARP}")
-    lines.add(f"{mine} = load_i64({chunked}, {i})", f"{place} = 0")
-    with lines.block(f"for {chunk} in range({lane}, {-(-count // SORT_CHUNK)}, {WARP}):"):
-        lines.add(f"{first} = {chunk} * {SORT_CHUNK}")
-        last = f"min({first} + {SORT_CHUNK}, {count})"
-        low = _search(lines, names, chunked, first, last, mine)
-        lines.add(f"{place} = {place} + {low} - {first}")
-    lines.add(f"{place} = warp.across_sum({place})")
-    with lines.block(f"if {lane} == 0:"):
-        lines.add(f"store_i64({merged}, {place}, {mine})")
-    return kernel.call([f"Merges sorted chunks of {count} keys."], f"warp = Block(threads={WARP})")
-
-
-def _starts_call(count: int, rows: int, workspace: int, target: str) -> KernelCall:
-    kernel = _Kernel("embedding_starts", target, rows + 1, FLAT_THREADS)
-    keys = kernel.pointer("keys", KernelArgument("workspace", workspace))
-    starts = kernel.pointer("starts", KernelArgument("workspace", 3), written=True)
-    row = kernel.start("row")
-    low = _search(kernel.lines, kernel.names, keys, "0", str(count), f"{row} * {_KEY}")
-    kernel.lines.add(f"store_i64({starts}, {row}, {low})")
-    return kernel.call([f"Where the keys of each of {rows} rows start among {count}."])
-
-
-def _search(lines: Lines, names: Names, keys: str, first: str, last: str, wanted: str) -> str:
-    """Lines that find the first of the sorted keys that is not below the one wanted."""
-    low, high, middle = (names.fresh(name) for name in ("low", "high", "middle"))
-    lines.add(f"{low} = {first}", f"{high} = {last}")
-    with lines.block(f"while {low} < {high}:"):
-        lines.add(f"{middle} = ({low} + {high}) // 2")
-        with lines.block(f"if load_i64({keys}, {middle}) < {wanted}:"):
-            lines.add(f"{low} = {middle} + 1")
-        with lines.block("else:"):
-            lines.add(f"{high} = {middle}")
-    return low
 
 
 @dataclass
@@ -293,7 +174,7 @@ class _Adding:
         """Sums of whole segments of keys that are all one row's."""
         per_row = self.width // self.length
         extent = self.segments * per_row
-        kernel = _Kernel("embedding_segments", self.target, extent, SORT_THREADS)
+        kernel = IndexKernel("embedding_segments", self.target, extent, SORT_THREADS)
         lines, names = kernel.lines, kernel.names
         gradient = kernel.pointer("gradient_pointer", KernelArgument("operand", 0))
         keys = kernel.pointer("keys", KernelArgument("workspace", self.sorted_keys))
@@ -304,21 +185,47 @@ class _Adding:
         )
         lines.add(f"{segment} = {own} // {per_row}", f"{j} = {own} % {per_row} * {self.length}")
         lines.add(f"{first} = {segment} * {SEGMENT}")
-        row_of = f"load_i64({keys}, {{}}) // {_KEY}"
+        row_of = f"load_i64({keys}, {{}}) // {KEY}"
         same = f"{row_of.format(first)} == {row_of.format(f'{first} + {SEGMENT - 1}')}"
         with lines.block(f"if {same} and {row_of.format(first)} < {self.rows}:"):
             lines.add(f"{total} = vector.full({literal(0, self.wide)})")
             with lines.block(f"for {k} in range({first}, {first} + {SEGMENT}, {_AT_ONCE}):"):
-                self._add(kernel, gradient, keys, k, j, total, _AT_ONCE)
+                parts = self._load(kernel, gradient, keys, k, j, _AT_ONCE)
+                lines.add(*(f"{total} = add({total}, {part})" for part in parts))
             lines.add(f"vector.store_{self.wide}({sums}, {segment} * {self.width} + {j}, {total})")
         docstring = [f"Sums of the segments of {SEGMENT} of {self.count} keys that are one row's."]
         return kernel.call(docstring, f"vector = Vector({self.length})")
 
-    def rows_call(self) -> KernelCall:
-        """Each row of the table: keys up to a segment, whole segments, keys after them."""
+    def zeros_call(self) -> KernelCall:
+        """Rows of the table that no key is of."""
         per_row = self.width // self.length
-        extent = self.rows * per_row
-        kernel = _Kernel("embedding_backward", self.target, extent, FLAT_THREADS)
+        threads = min(1 << (max(-(-per_row // _ZEROS) - 1, 0)).bit_length(), FLAT_THREADS)
+        turns = -(-per_row // threads)
+        kernel = IndexKernel("embedding_zeros", self.target, self.rows * threads, FLAT_THREADS)
+        lines, names = kernel.lines, kernel.names
+        starts = kernel.pointer("starts", KernelArgument("workspace", 3))
+        result = kernel.pointer("table_pointer", KernelArgument("result", 0), written=True)
+        own = kernel.start("thread")
+        row, lane, zero = (names.fresh(name) for name in ("row", "lane", "zero"))
+        lines.add(f"{row} = {own} // {threads}", f"{lane} = {own} % {threads}")
+        with lines.block(f"if load_i64({starts}, {row}) != load_i64({starts}, {row} + 1):"):
+            lines.add("return")
+        lines.add(f"{zero} = vector.pack_{self.dtype}(vector.full({literal(0, self.wide)}))")
+        for turn in range(turns):
+            j = f"({lane} + {turn * threads}) * {self.length}"
+            store = f"{self._store_words}({result}, {self._at(row, j)}, {zero})"
+            if (turn + 1) * threads <= per_row:
+                lines.add(store)
+                continue
+            with lines.block(f"if {lane} < {per_row - turn * threads}:"):
+                lines.add(store)
+        docstring = [f"Zeros in those of {self.rows} rows of {self.width} that have no gradient."]
+        return kernel.call(docstring, f"vector = Vector({self.length})")
+
+    def rows_call(self) -> KernelCall:
+        """Each row with a key: keys up to a segment, whole segments, keys after them."""
+        per_row = self.width // self.length
+        kernel = IndexKernel("embedding_backward", self.target, self.count * per_row, FLAT_THREADS)
         lines, names = kernel.lines, kernel.names
         gradient = kernel.pointer("gradient_pointer", KernelArgument("operand", 0))
         keys = kernel.pointer("keys", KernelArgument("workspace", self.sorted_keys))
@@ -328,61 +235,112 @@ class _Adding:
             sums = kernel.pointer("segment_sums", KernelArgument("workspace", 4))
         result = kernel.pointer("table_pointer", KernelArgument("result", 0), written=True)
         own = kernel.start("vector_number")
-        row, j, first, last, total, k = (
-            names.fresh(name) for name in ("row", "j", "first", "last", "total", "k")
+        first, j, before, row, last, total, k = (
+            names.fresh(name) for name in ("first", "j", "before", "row", "last", "total", "k")
         )
-        lines.add(f"{row} = {own} // {per_row}", f"{j} = {own} % {per_row} * {self.length}")
-        lines.add(f"{first} = load_i64({starts}, {row})", f"{last} = load_i64({starts}, {row} + 1)")
-        lines.add(f"{total} = vector.full({literal(0, self.wide)})")
-        step = self.result_strides[1]
-        at = f"{row} * {self.result_strides[0]} + {j}" + (f" * {step}" if step != 1 else "")
-        store = f"vector.store_{self.dtype}({result}, {at}, {total})"
-        # Most rows of a table have no gradient: nothing may stand between them and their zeros.
-        with lines.block(f"if {first} == {last}:"):
-            lines.add(store, "return")
+        lines.add(f"{first} = {own} // {per_row}", f"{j} = {own} % {per_row} * {self.length}")
+        lines.add(f"{before} = load_i64({keys}, max({first} - 1, 0)) // {KEY}")
+        lines.add(f"{row} = load_i64({keys}, {first}) // {KEY}")
+        with lines.block(f"if {row} >= {self.rows} or ({first} > 0 and {before} == {row}):"):
+            lines.add("return")
+        lines.add(f"{last} = load_i64({starts}, {row} + 1)")
         head, tail = names.fresh("head"), names.fresh("tail")
         frequency = f"{REGISTER[self.wide]}({last} - {first})" if self.by_frequency else ""
+        # Most rows have one gradient: it is loaded before the row's end is known.
+        (single,) = self._load(kernel, gradient, keys, first, j, 1, frequency)
+        zero = literal(0, self.wide)
         if self.segments:
             lines.add(f"{head} = min(({first} + {SEGMENT - 1}) & {-SEGMENT}, {last})")
             lines.add(f"{tail} = max({last} & {-SEGMENT}, {head})")
+            single = f"where({head} > {first}, {single}, {zero})"
         else:
-            lines.add(f"{head} = {last}", f"{tail} = {last}")
-        with lines.block(f"for {k} in range({first}, {head}):"):
-            self._add(kernel, gradient, keys, k, j, total, 1, frequency)
+            lines.add(f"{head} = {last}")
+        lines.add(f"{total} = add(vector.full({zero}), {single})")
+        rest = (k, f"{first} + 1", head)
+        self._add_all(kernel, gradient, keys, rest, j, total, frequency)
         if self.segments:
-            with lines.block(f"for {k} in range({head} >> {_SHIFT}, {tail} >> {_SHIFT}):"):
-                part = f"vector.load_{self.wide}({sums}, {k} * {self.width} + {j})"
-                lines.add(f"{total} = add({total}, {part})")
-            with lines.block(f"for {k} in range({tail}, {last}):"):
-                self._add(kernel, gradient, keys, k, j, total, 1)
-        lines.add(store)
+            self._add_segments(kernel, sums, k, (head, tail), j, total)
+            self._add_all(kernel, gradient, keys, (k, tail, last), j, total, "")
+        lines.add(f"{self._store}({result}, {self._at(row, j)}, {total})")
         docstring = [
-            f"{self.rows} rows of {self.width}, each the sum of its gradients.",
+            f"Rows of {self.width}, each the sum of its gradients.",
             "",
             described(self.op, "gradient", "ids", "table"),
         ]
         return kernel.call(docstring, f"vector = Vector({self.length})")
 
-    def _add(
+    @property
+    def _store(self) -> str:
+        return f"vector.store_{self.dtype}"
+
+    @property
+    def _store_words(self) -> str:
+        return f"vector.store_words_{self.dtype}"
+
+    def _at(self, row: str, j: str) -> str:
+        step = self.result_strides[1]
+        return f"{row} * {self.result_strides[0]} + {j}" + (f" * {step}" if step != 1 else "")
+
+    def _add_segments(
+        self, kernel: IndexKernel, sums: str, k: str, span: tuple[str, str], j: str, total: str
+    ) -> None:
+        """Lines that add the sums of whole segments of keys, several loaded at once."""
+        lines, names = kernel.lines, kernel.names
+        first, last = (f"({end} >> {_SHIFT})" for end in span)
+        parts = [names.fresh("part") for _ in range(_LATER)]
+        with lines.block(f"for {k} in range({first}, {last}, {_LATER}):"):
+            for offset, part in enumerate(parts):
+                at = f"min({k} + {offset}, {last} - 1)"
+                lines.add(f"{part} = vector.load_{self.wide}({sums}, {at} * {self.width} + {j})")
+            self._add_those(kernel, k, parts, last, total)
+
+    def _add_all(
         self,
-        kernel: _Kernel,
+        kernel: IndexKernel,
+        gradient: str,
+        keys: str,
+        span: tuple[str, str, str],
+        j: str,
+        total: str,
+        frequency: str,
+    ) -> None:
+        """Lines that add the gradients of keys, several loaded at once and none counted twice."""
+        k, first, last = span
+        with kernel.lines.block(f"for {k} in range({first}, {last}, {_LATER}):"):
+            parts = self._load(kernel, gradient, keys, k, j, _LATER, frequency, last)
+            self._add_those(kernel, k, parts, last, total)
+
+    def _add_those(
+        self, kernel: IndexKernel, k: str, parts: list[str], last: str, total: str
+    ) -> None:
+        """Add the parts that there are; a sum that began with 0 stays as it is when 0 is added."""
+        zero = literal(0, self.wide)
+        for offset, part in enumerate(parts):
+            counted = f"where({k} + {offset} < {last}, {part}, {zero})" if offset else part
+            kernel.lines.add(f"{total} = add({total}, {counted})")
+
+    def _load(
+        self,
+        kernel: IndexKernel,
         gradient: str,
         keys: str,
         k: str,
         j: str,
-        total: str,
         count: int,
         frequency: str = "",
-    ) -> None:
-        """Lines that add the gradients of `count` keys from k on, all loaded before the first."""
+        last: str = "",
+    ) -> list[str]:
+        """Lines that load the gradients of `count` keys from k on; behind `last` the last again."""
         lines, names = kernel.lines, kernel.names
         parts = []
         for offset in range(count):
             i, part = names.fresh("i"), names.fresh("part")
-            lines.add(f"{i} = load_i64({keys}, {f'{k} + {offset}' if offset else k}) & {_KEY - 1}")
+            at = f"{k} + {offset}" if offset else k
+            at = f"min({at}, {last} - 1)" if offset and last else at
+            lines.add(f"{i} = load_i64({keys}, {at}) & {KEY - 1}")
             index = Indexing(self.nest, i, j)
             index.declare(lines, names, ("gradient",))
             text = f"vector.load_{self.dtype}({gradient}, {index.at('gradient')})"
             lines.add(f"{part} = {f'div({text}, {frequency})' if frequency else text}")
             parts.append(part)
-        lines.add(*(f"{total} = add({total}, {part})" for part in parts))
+        return parts

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from rudagraph.codegen.copies import without_copies
 from rudagraph.codegen.cuda_finish import finish_call
 from rudagraph.codegen.cuda_flat import FlatKernel
+from rudagraph.codegen.cuda_flat_shared import SharedFlatKernel, shared_axis
+from rudagraph.codegen.cuda_flat_sums import FlatSumKernel
 from rudagraph.codegen.cuda_launch import (
     FLAT_THREADS,
+    SHARED_HELD_WORDS,
     WARP,
     Loads,
     RingShape,
@@ -20,6 +23,7 @@ from rudagraph.codegen.cuda_launch import (
     active_threads,
     cuda_launch,
     fits,
+    late_shape,
     long_shape,
     ring_shape,
     row_shape,
@@ -27,12 +31,19 @@ from rudagraph.codegen.cuda_launch import (
     sum_groups,
     sum_row_shapes,
     sums_fit,
+    widest_shape,
 )
 from rudagraph.codegen.cuda_long import LongKernel, LongStages
-from rudagraph.codegen.cuda_needs import held_words, needs_of, stepping_operands, vector_of
+from rudagraph.codegen.cuda_needs import (
+    held_words,
+    needs_of,
+    peak_words,
+    stepping_operands,
+    vector_of,
+)
 from rudagraph.codegen.cuda_rows import SPARE_REGISTERS, TileKernel, TileStages
 from rudagraph.codegen.cuda_split import split_folds
-from rudagraph.codegen.cuda_sums import FlatSumKernel, TileSumKernel
+from rudagraph.codegen.cuda_sums import TileSumKernel
 from rudagraph.codegen.cuda_writer import CUDA_PREAMBLE
 from rudagraph.codegen.domain import body_nest
 from rudagraph.codegen.expressions import accumulator_dtype
@@ -92,6 +103,9 @@ class _Lowering:
 
     def _flat(self) -> Lowered:
         launch = cuda_launch(self.target, FLAT_THREADS)
+        axis = None if self.sums else shared_axis(self.stages)
+        if axis is not None:
+            return self._lowered(SharedFlatKernel(self.stages, self.vector, axis), launch)
         if not self.sums:
             return self._lowered(FlatKernel(self.stages, self.vector), launch)
         columns = any(self.stages.is_column(index) for index in self.sums)
@@ -105,10 +119,17 @@ class _Lowering:
     def _rows(self) -> Lowered:
         words = held_words(self.stages)
         shape = row_shape(self.nest.inner, self.vector, words)
-        if not fits(shape, words):
+        is_small = shape.chunks * shape.vector * words <= SHARED_HELD_WORDS
+        holds_shared = is_small or shape.threads <= WARP
+        if not holds_shared:
+            shape = late_shape(self.nest.inner, self.vector)
+        peak = peak_words(self.stages, shared=holds_shared)
+        if not fits(shape, peak):
+            shape = widest_shape(self.nest.inner, self.vector)
+        if not fits(shape, peak):
             return self._long()
         launch = cuda_launch(self.target, shape.block_threads, shape.resident)
-        return self._lowered(TileKernel(self.stages, shape), launch)
+        return self._lowered(TileKernel(self.stages, shape, holds_shared=holds_shared), launch)
 
     def _rows_with_sums(self) -> Lowered:
         if not any(self.stages.is_column(index) for index in self.sums):
@@ -168,12 +189,17 @@ class _Lowering:
         return None
 
     def _long(self) -> Lowered:
-        shape = long_shape(self.nest.inner, self.vector)
+        shape = long_shape(self.nest.inner, self.vector, self._row_bytes(), self.target)
         partials, sizes = self._partials((self.nest.rows, self.nest.rows))
         stages = LongStages(self.body, self.nest)
         kernel = LongKernel(stages, shape, _by_result(partials))
-        launch = cuda_launch(self.target, shape.threads, shape.resident)
+        launch = cuda_launch(self.target, shape.threads, shape.resident, cluster=shape.cluster)
         return self._lowered(kernel, launch, partials, sizes)
+
+    def _row_bytes(self) -> int:
+        """Of the operands that each row brings."""
+        sizes = [value.type.dtype.size for value in stepping_operands(self.stages)]
+        return self.nest.inner * sum(sizes)
 
     def _split(self) -> Lowered:
         """Row reductions by one kernel, everything else by another."""

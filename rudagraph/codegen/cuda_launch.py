@@ -23,6 +23,12 @@ WARP_VECTORS = 4
 # Two vectors a thread: RMSNorm at bf16 4096 gives 93 % with 256 threads × 2, 8192 gives 96 % with
 # 512 × 2, 16384 gives 98 % with 1024 × 2; one or four are 2 to 5 % slower.
 VECTORS_PER_THREAD = 2
+# Longer rows: one block of 1024 fills a multiprocessor and all of it waits at each barrier; two of
+# 512 do not. Softmax of f32 16384 gives 99 % with 512 threads × 8, 88 % with 1024 × 4.
+LONG_ROW_THREADS = 512
+# Elements a thread where they are loaded one by one: what is under way counts. Softmax of bf16 4097
+# gives 80 % with 256 threads × 17, 72 % with 512 × 9, 42 % with 1024 × 5.
+SINGLES_PER_THREAD = 24
 # Threads of a block whose rows are shorter than a warp reads at once.
 SMALL_ROW_THREADS = 128
 # Threads of a pointwise block: 128 to 512 were within 1 %.
@@ -41,6 +47,9 @@ SUM_BLOCK_THREADS = 512
 # adds their partial sums itself.
 SUM_WARP_VECTORS = 2
 SUM_WARP_THREADS = 256
+# Threads of a row whose elements are loaded one by one: RMSNorm backward of bf16 4097 gives 73 %,
+# and 65 % with 512.
+SUM_SINGLES_THREADS = 256
 # Threads of a row from which a ring of rows pays.
 RING_THREADS = 512
 # Registers that addresses, loop counters and arithmetic take beside what a thread holds.
@@ -48,9 +57,15 @@ OTHER_REGISTERS = 16
 # Multiprocessors by target: persistent kernels put one or a few blocks on each.
 MULTIPROCESSORS = {"sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148}
 USUAL_MULTIPROCESSORS = 132
-# Words of operands that a thread of 1024 may hold between passes: 64 registers less what arithmetic
-# takes.
+# Words that a thread may hold between passes: 64 registers less what arithmetic takes.
 MOST_HELD_WORDS = 32
+# Words up to which operands that all rows share are held as well: LayerNorm of bf16 4096 takes
+# 45 µs where weight and bias leave no registers, 35 where they are loaded when they are used.
+SHARED_HELD_WORDS = 16
+LATE_VECTORS = 4
+LATE_REGISTERS = 64
+# Words of a long row's last parts that a thread of 1024 holds: 32 spill.
+LONG_HELD_WORDS = 16
 # Keys sorted by comparing each with all others of its chunk, and keys whose gradients are added in
 # one go where they are all one row's; blocks that do so are small, there are few segments.
 SORT_CHUNK = 1024
@@ -62,6 +77,8 @@ MOST_SLOTS = 4
 # Vectors a thread loads at once of a row in parts.
 LONG_VECTORS = 4
 LONG_THREADS = 1024
+# Of rows under way that L2 keeps from one pass to the next.
+L2_BYTES = 48 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +124,10 @@ def row_shape(length: int, vector: int, words: float) -> RowShape:
         threads = min(_power_of_two(vectors), WARP)
         rows = SMALL_ROW_THREADS // threads
         return RowShape(threads, vector, -(-vectors // threads), rows, 0)
-    per_thread = VECTORS_PER_THREAD if vector > 1 else 8
-    threads = min(_power_of_two(-(-vectors // per_thread)), MOST_THREADS)
+    per_thread = VECTORS_PER_THREAD if vector > 1 else SINGLES_PER_THREAD
+    threads = max(_power_of_two(-(-vectors // per_thread)), WARP)
+    if threads > MOST_THREADS:
+        threads = LONG_ROW_THREADS
     chunks = -(-vectors // threads)
     held = int(chunks * vector * words)
     # Guards of what is outside the row take registers too.
@@ -116,10 +135,35 @@ def row_shape(length: int, vector: int, words: float) -> RowShape:
     return RowShape(threads, vector, chunks, 1, _resident(threads, held) if is_whole else 0)
 
 
+def late_shape(length: int, vector: int) -> RowShape:
+    """The shape for rows that load what all of them share when it is used: more waits to hide.
+
+    Four vectors a thread with 64 registers, so several rows on a multiprocessor. LayerNorm of bf16
+    8192 gives 95 % with 256 threads × 4, 71 % with 512 × 2 where 48 registers are taken.
+    """
+    vectors = -(-length // vector)
+    per_thread = LATE_VECTORS if vector > 1 else SINGLES_PER_THREAD
+    threads = max(_power_of_two(-(-vectors // per_thread)), WARP)
+    threads = LONG_ROW_THREADS if threads > MOST_THREADS // 2 else threads
+    resident = max(REGISTERS // (LATE_REGISTERS * threads), 1)
+    return RowShape(threads, vector, -(-vectors // threads), 1, min(resident, 32))
+
+
+def widest_shape(length: int, vector: int) -> RowShape:
+    """A row that all threads of a multiprocessor hold, 64 registers each."""
+    chunks = -(-length // (vector * MOST_THREADS))
+    return RowShape(MOST_THREADS, vector, chunks, 1, 1)
+
+
 def fits(shape: RowShape, words: float) -> bool:
     """Whether a thread's part of the row fits its registers."""
-    budget = MOST_HELD_WORDS * MOST_THREADS // max(shape.block_threads, MOST_THREADS // 4)
-    return shape.chunks * shape.vector * words <= budget
+    is_warp = shape.threads <= WARP  # of few vectors, with registers to spare
+    return is_warp or shape.chunks * shape.vector * words <= MOST_HELD_WORDS
+
+
+def clusters(target: str) -> tuple[int, ...]:
+    """How many blocks may share a row on the target."""
+    return CLUSTERS if int(target.removeprefix("sm_")) >= 90 else ()
 
 
 def _resident(threads: int, held: int) -> int:
@@ -138,14 +182,19 @@ def _power_of_two(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def long_shape(length: int, vector: int) -> RowShape:
+def long_shape(length: int, vector: int, row_bytes: int, target: str) -> RowShape:
     """The shape for rows in parts: four vectors a thread in flight, a whole multiprocessor a row.
 
-    Cross-entropy in place over 128256 at bf16: 527 µs for 4096 rows, 94 %; clusters that hold the
-    row took 553.
+    Where the rows that are under way would not stay in L2 until their second pass, blocks share
+    them: there are fewer at once.
     """
     chunks = LONG_VECTORS if vector > 1 else 2 * LONG_VECTORS
-    return RowShape(LONG_THREADS, vector, chunks, 1, 1024 // LONG_THREADS)
+    cluster = 1
+    for wider in clusters(target):
+        under_way = row_bytes * multiprocessors(target)
+        if under_way > L2_BYTES and under_way // cluster > L2_BYTES // 2:
+            cluster = wider
+    return RowShape(LONG_THREADS, vector, chunks, 1, 1024 // LONG_THREADS, cluster)
 
 
 class Loads(enum.Enum):
@@ -198,21 +247,35 @@ def ring_shape(shape: RowShape, sizes: tuple[int, ...]) -> RingShape | None:
 def sum_row_shapes(length: int, vector: int) -> tuple[RowShape, ...]:
     """Shapes for rows with sums, the best first.
 
-    Few threads with many registers: RMSNorm backward at bf16 4096 takes 53.5 µs with two blocks of
-    512 on a multiprocessor and 63 with one; at 16384 one block of 512 takes 202, one of 1024 takes
-    223; at f32 8192 the same 196 and 204.
+    Few threads with many registers: at bf16 16384 RMSNorm backward takes 202 µs with one block of
+    512 on a multiprocessor, 223 with one of 1024; at f32 8192 the same 196 and 204. Two rows in a
+    block rather than two blocks: half the partial sums. LayerNorm backward of bf16 4096 takes 55 µs
+    so, else 66.
     """
     vectors = -(-length // vector)
-    is_warp = vectors <= WARP * SUM_WARP_VECTORS
-    block = SUM_WARP_THREADS if is_warp else SUM_BLOCK_THREADS
-    threads = min(_power_of_two(vectors), WARP if is_warp else block)
-    chunks, most = -(-vectors // threads), SUM_THREADS // block
-    if chunks > 1 and not is_warp:
-        most = 1
-    return tuple(
-        RowShape(threads, vector, chunks, block // threads, resident)
-        for resident in range(most, 0, -1)
-    )
+    if vectors <= WARP * SUM_WARP_VECTORS:
+        return _sum_shapes(vectors, vector, WARP, SUM_WARP_THREADS, SUM_THREADS // SUM_WARP_THREADS)
+    if vectors <= 2 * WARP * SUM_WARP_VECTORS:
+        return _sum_shapes(vectors, vector, 2 * WARP, SUM_BLOCK_THREADS, 1)
+    if vector == 1 and vectors > SUM_BLOCK_THREADS:
+        return _sum_shapes(vectors, vector, SUM_SINGLES_THREADS, SUM_SINGLES_THREADS, 2)
+    threads = min(_power_of_two(vectors), SUM_BLOCK_THREADS)
+    if threads < SUM_BLOCK_THREADS:
+        return _sum_shapes(vectors, vector, threads, SUM_BLOCK_THREADS, 2)
+    one = _sum_shapes(vectors, vector, threads, threads, 1)
+    if vectors <= threads:
+        return (*_sum_shapes(vectors, vector, threads, SUM_THREADS, 1), *one)
+    if vectors <= SUM_THREADS and vector <= 4:
+        return (*_sum_shapes(vectors, vector, SUM_THREADS, SUM_THREADS, 1), *one)
+    return one
+
+
+def _sum_shapes(
+    vectors: int, vector: int, threads: int, block: int, most: int
+) -> tuple[RowShape, ...]:
+    chunks, rows = -(-vectors // threads), block // threads
+    residents = range(most, 0, -1)
+    return tuple(RowShape(threads, vector, chunks, rows, resident) for resident in residents)
 
 
 Choices = tuple[tuple[RowShape, ...], tuple[tuple[bool, Loads], ...]]
@@ -225,9 +288,8 @@ def sum_choices(length: int, vector: int, target: str) -> tuple[Choices, ...]:
     their turn comes.
     """
     one = sum_row_shapes(length, vector)
-    clusters = CLUSTERS if int(target.removeprefix("sm_")) >= 90 else ()
     shared: list[Choices] = []
-    for cluster in clusters:
+    for cluster in clusters(target):
         shapes = sum_row_shapes(-(-length // cluster), vector)
         whole = tuple(replace(shape, cluster=cluster) for shape in shapes if shape.rows == 1)
         shared.append((whole, SUM_CHOICES))
@@ -271,10 +333,12 @@ def cuda_launch(
 def together(target: str, cluster: int) -> int:
     """Blocks, or clusters of them, that run at once, one block on each multiprocessor.
 
-    A cluster stays within a group of 16 or 18 multiprocessors.
+    A cluster stays within a group of up to 18 multiprocessors, some of which may be switched off:
+    with one cluster more than fit, all wait for it as long again. 32 clusters of 4 took twice the
+    time that 66 of 2 took.
     """
     count = multiprocessors(target)
-    return count // cluster if cluster <= 2 else count // 16 * 16 // cluster
+    return count // cluster if cluster <= 2 else count * 7 // 8 // cluster
 
 
 def multiprocessors(target: str) -> int:

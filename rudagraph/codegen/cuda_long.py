@@ -17,12 +17,14 @@ together: the sum is scaled when the maximum grows.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from rudagraph.codegen.cuda_launch import MOST_HELD_WORDS, RowShape
-from rudagraph.codegen.cuda_picks import Pick, find_pick
+from rudagraph.codegen.cuda_launch import LONG_HELD_WORDS, RowShape
+from rudagraph.codegen.cuda_needs import is_shared
+from rudagraph.codegen.cuda_online import Online, find_online
+from rudagraph.codegen.cuda_picks import Pick, StoredPick, find_pick, find_stored_pick
 from rudagraph.codegen.cuda_rows import TileKernel
-from rudagraph.codegen.cuda_sums import Totals
+from rudagraph.codegen.cuda_totals import Totals
 from rudagraph.codegen.cuda_writer import FOLD_NAMES
 from rudagraph.codegen.domain import result_access
 from rudagraph.codegen.expressions import accumulator_dtype, convert, fold, literal, rounded
@@ -41,46 +43,6 @@ class LongStages(Stages):
         return math.inf
 
 
-@dataclass(frozen=True)
-class Online:
-    """A maximum, and the sum of exp(x - maximum) in the pass after it."""
-
-    largest: Op
-    exponential: Op
-    total: Op
-
-
-def find_online(stages: Stages) -> dict[int, Online]:
-    """By pass: pairs of which the second pass has nothing else to do."""
-    found: dict[int, Online] = {}
-    for at, (current, following) in enumerate(zip(stages.passes, stages.passes[1:], strict=False)):
-        pair = _pair(stages, current, following)
-        if pair is not None and at - 1 not in found:
-            found[at] = pair
-    return found
-
-
-def _pair(stages: Stages, current: Pass, following: Pass) -> Online | None:
-    folds = [op for op in following.folds if find_pick(stages, op) is None]
-    largest_ones = {op.result for op in current.folds}
-    waits = any(largest_ones & set(op.inputs) for op in following.row_ops)
-    if len(folds) != 1 or following.sums or following.stores or following.row_stores or waits:
-        return None
-    (total,) = folds
-    exponential = stages.producer.get(total.inputs[0])
-    if total.opcode != "sum" or exponential is None or exponential.opcode != "exp":
-        return None
-    difference = stages.producer.get(exponential.inputs[0])
-    if difference is None or difference.opcode != "sub" or len(difference.inputs) != 2:
-        return None
-    x, largest = difference.inputs
-    for op in current.folds:
-        same = op.opcode == "amax" and op.result == largest and op.inputs[0] == x
-        if same and x.type.dtype.compute is DType.F32:
-            return Online(op, exponential, total)
-    return None
-
-
 class LongKernel(TileKernel):
     """Writes the kernel of one row per block, in parts; each row is a partial sum of its own."""
 
@@ -95,7 +57,14 @@ class LongKernel(TileKernel):
         self._words: dict[tuple[Value, int | None], str] = {}
         picks = (find_pick(stages, op) for current in stages.passes for op in current.folds)
         self._picks = {pick.fold.result: pick for pick in picks if pick is not None}
+        self._stored_picks = {
+            index: pick
+            for current in stages.passes
+            for index in current.stores
+            if (pick := find_stored_pick(stages, stages.results[index])) is not None
+        }
         self._picked: dict[tuple[Value, Value], str] = {}  # (target, operand) -> its number
+        self._ahead: dict[Value, str] = {}  # operands of the part that comes next
         self._early: set[Value] = set()
 
     def write(self) -> None:
@@ -108,25 +77,29 @@ class LongKernel(TileKernel):
         self.once()
         self.totals.start()
         self._load_picks()
+        self.lines.add("tile.meet()") if self.shape.cluster > 1 else None
         self.passes()
+        self._store_picks()
         self.totals.finish_rows(row, 1)
 
     def setup(self) -> str:
         """A tile for whole parts, and one for what is left of the row."""
         shape, rest = self.shape, self.nest.inner - (self.parts - 1) * self.part
-        chunks = -(-rest // (shape.threads * shape.vector))
+        chunks = -(-rest // (shape.threads * shape.vector * shape.cluster))
+        cluster = f", cluster={shape.cluster}" if shape.cluster > 1 else ""
 
         def tile(length: int, chunks: int) -> str:
             return (
                 f"Tile(length={length}, vector={shape.vector}, chunks={chunks},"
-                f" threads={shape.threads}, extent={self.nest.rows})"
+                f" threads={shape.threads}, extent={self.nest.rows}{cluster})"
             )
 
         return f"tile = {tile(self.part, shape.chunks)}\nlast = {tile(rest, chunks)}"
 
     @property
     def part(self) -> int:
-        return self.shape.threads * self.shape.vector * self.shape.chunks
+        shape = self.shape
+        return shape.cluster * shape.threads * shape.vector * shape.chunks
 
     @property
     def parts(self) -> int:
@@ -172,10 +145,25 @@ class LongKernel(TileKernel):
                 return
             part, self.start = self.names.fresh("part"), self.names.fresh("start")
             self.lanes, self._number = "tile", None
+            last = held.start - 1
+            self.start, start = str(last * self.part if backwards else 0), self.start
+            self._load_ahead(current)
             with self.lines.block(f"for {part} in range({held.start}):"):
-                index = f"({held.start - 1} - {part})" if backwards else part
-                self.lines.add(f"{self.start} = {index} * {self.part}")
+                index = f"({last} - {part})" if backwards else part
+                self.lines.add(f"{start} = {index} * {self.part}")
+                following = f"max({index} - 1, 0)" if backwards else f"min({index} + 1, {last})"
+                self.start = self.names.fresh("following")
+                self.lines.add(f"{self.start} = {following} * {self.part}")
+                now = {value: self.names.fresh(f"{value.name}_words") for value in self._ahead}
+                self.lines.add(*(f"{now[value]} = {self._ahead[value]}" for value in now))
+                self._load_ahead(current)
+                self.start = start
+                for value, words in now.items():
+                    self._words[value, None] = words
                 work()
+                for value in now:
+                    del self._words[value, None]
+            self._ahead.clear()
 
         if not backwards:
             loop()
@@ -193,13 +181,25 @@ class LongKernel(TileKernel):
         if online is not None:
             self._finish_online(online, *pair)
 
+    def _load_ahead(self, current: Pass) -> None:
+        """Load what each row brings, a part before it is worked on."""
+        for value, source in current.sources.items():
+            if source is not Source.OPERAND or self.nest.inner_stride(value.name) != 1:
+                continue
+            if is_shared(self.stages, value):
+                continue
+            if value not in self._ahead:
+                self._ahead[value] = self.names.fresh(f"next_{value.name}_words")
+            pointer, at, dtype = self.pointer[value.name], self.offset(value.name), value.type.dtype
+            self.lines.add(f"{self._ahead[value]} = tile.load_words_{dtype}({pointer}, {at})")
+
     def _held_parts(self) -> int:
         """How many parts registers hold, over all that later passes take again."""
         words = sum(value.type.dtype.size / 4 for value in self._taken_again())
         if not words:
             return 1
         each = self.shape.vector * self.shape.chunks * words
-        return max(1, int(MOST_HELD_WORDS // each))
+        return max(1, int(LONG_HELD_WORDS // each))
 
     def _taken_again(self) -> list[Value]:
         counts: dict[Value, int] = {}
@@ -224,11 +224,12 @@ class LongKernel(TileKernel):
 
     def _load_picks(self) -> None:
         """Before any pass: a later one may store over what is picked."""
-        for pick in self._picks.values():
+        picks: list[Pick | StoredPick] = [*self._picks.values(), *self._stored_picks.values()]
+        for pick in picks:
             self._compute_early(pick.target)
             target = f"int64({self.register[pick.target]})"
             at = self.names.fresh("picked_at")
-            self.lines.add(f"{at} = {target} if {self._is_inside(pick)} else 0")
+            self.lines.add(f"{at} = {target} if {self._is_inside(pick.target)} else 0")
             for operand in pick.operands:
                 if (pick.target, operand) in self._picked:
                     continue
@@ -239,8 +240,8 @@ class LongKernel(TileKernel):
                 self.lines.add(f"{name} = load_{operand.type.dtype}({pointer}, {place})")
                 self._picked[pick.target, operand] = name
 
-    def _is_inside(self, pick: Pick) -> str:
-        target = f"int64({self.register[pick.target]})"
+    def _is_inside(self, value: Value) -> str:
+        target = f"int64({self.register[value]})"
         return f"{target} >= 0 and {target} < {self.nest.inner}"
 
     def _compute_early(self, value: Value) -> None:
@@ -257,25 +258,42 @@ class LongKernel(TileKernel):
         self._early.add(value)
 
     def _finish_pick(self, pick: Pick) -> None:
-        known: dict[Value, str] = {}
+        found = self._number_at(pick.target, pick.value, {})
+        zero = literal(0, pick.value.type.dtype)
+        self.assign(pick.fold.result, f"{found} if {self._is_inside(pick.target)} else {zero}")
 
-        def number(value: Value) -> str:
-            if not self.is_at(value, Place.ELEMENT):
-                self.need((value,))
-                return self.register[value]
-            if (pick.target, value) in self._picked:
-                return self._picked[pick.target, value]
-            if value not in known:
-                op = self.stages.producer[value]
-                text = register_text(op, [number(operand) for operand in op.inputs], "")
-                if needs_rounding(op):
-                    text = rounded(text, value.type.dtype)
-                known[value] = self.names.fresh(f"picked_{value.name}")
-                self.lines.add(f"{known[value]} = {text}")
-            return known[value]
+    def _number_at(self, target: Value, value: Value, known: dict[Value, str]) -> str:
+        """An element value at the place that a row's number gives."""
+        if not self.is_at(value, Place.ELEMENT):
+            self.need((value,))
+            return self.register[value]
+        if (target, value) in self._picked:
+            return self._picked[target, value]
+        if value not in known:
+            op = self.stages.producer[value]
+            names = [self._number_at(target, operand, known) for operand in op.inputs]
+            is_coarse = op.opcode == "exp" and self.coarse.is_coarse(value)
+            text = f"exp_coarse({names[0]})" if is_coarse else register_text(op, names, "")
+            if needs_rounding(op):
+                text = rounded(text, value.type.dtype)
+            known[value] = self.names.fresh(f"picked_{value.name}")
+            self.lines.add(f"{known[value]} = {text}")
+        return known[value]
 
-        found, zero = number(pick.value), literal(0, pick.value.type.dtype)
-        self.assign(pick.fold.result, f"{found} if {self._is_inside(pick)} else {zero}")
+    def _store_picks(self) -> None:
+        """The one element of each row that its pass took for one of the others."""
+        if not self._stored_picks:
+            return
+        self.lines.add("tile.meet()" if self.shape.cluster > 1 else "synchronise()")
+        for index, pick in self._stored_picks.items():
+            value, access = pick.value, result_access(index)
+            target = self.register[pick.target]
+            found = self._number_at(pick.target, value, {pick.hit: f"eq({target}, {target})"})
+            base, step = self.index.base(access), self.nest.inner_stride(access)
+            place = f"int64({target})" + (f" * {step}" if step != 1 else "")
+            pointer, dtype = self.pointer[access], value.type.dtype
+            with self.lines.block(f"if {self._is_inside(pick.target)}:"):
+                self.lines.add(f"tile.store_row_{dtype}({pointer}, {base} + {place}, {found})")
 
     # -- softmax's pair
 
@@ -337,7 +355,12 @@ class LongKernel(TileKernel):
         return name
 
     def elements(self, current: Pass) -> None:
+        picks = [self._stored_picks[i] for i in current.stores if i in self._stored_picks]
+        hits = {pick.hit: self.register[pick.target] for pick in picks}
         for value in self.ordered(current):
+            if value in hits:  # none is, until the end
+                self.register[value] = f"ne({hits[value]}, {hits[value]})"
+                continue
             source = current.sources[value]
             if source is Source.OPERAND:
                 self.take_operand(value)

@@ -26,19 +26,51 @@ def vector_of(stages: Stages, offsets: tuple[int, ...] = ()) -> int:
     return vector_length(sizes, *_multiples(stages), *begins)
 
 
-def held_words(stages: Stages) -> float:
-    """32-bit words an element takes while its row is held: operands, and what later passes want."""
+def held_words(stages: Stages, *, shared: bool = True) -> float:
+    """32-bit words an element takes while its row is held: operands, and what later passes want.
+
+    Args:
+        shared: whether operands that are the same for all rows are held as well.
+    """
     words = 0.0
     seen: set[Value] = set()
     for current in stages.passes:
         for value, source in current.sources.items():
             if value in seen or stages.place[value] is not Place.ELEMENT:
                 continue
+            if source is Source.OPERAND and not shared and is_shared(stages, value):
+                continue
             if source in (Source.OPERAND, Source.STORED, Source.KEPT):
                 seen.add(value)
                 is_kept = source is Source.KEPT
                 words += (value.type.dtype.compute if is_kept else value.type.dtype).size / 4
     return words
+
+
+def peak_words(stages: Stages, *, shared: bool) -> float:
+    """As `held_words` at the worst moment: an operand that no later pass wants is let go."""
+    first = later = 0.0
+    for value in stages.body_values():
+        passes = [at for at, current in enumerate(stages.passes) if value in current.sources]
+        if not passes or stages.place[value] is not Place.ELEMENT:
+            continue
+        sources = {stages.passes[at].sources[value] for at in passes}
+        size = value.type.dtype.size / 4
+        if Source.OPERAND in sources:
+            if not shared and is_shared(stages, value):
+                continue
+            first += size
+            later += size if len(passes) > 1 else 0.0
+        elif Source.STORED in sources:
+            later += size
+        elif Source.KEPT in sources:
+            later += value.type.dtype.compute.size / 4
+    return max(first, later)
+
+
+def is_shared(stages: Stages, value: Value) -> bool:
+    """Whether all rows read the same elements of an operand."""
+    return not any(stages.nest.outer_strides(value.name))
 
 
 def stepping_operands(stages: Stages) -> list[Value]:

@@ -1,10 +1,11 @@
-"""Sums that pick one element of a row: the class that a cross-entropy looks up.
+"""One element of a row that is not like the others: the class of a cross-entropy.
 
     %hit = eq(%class, %target)        %class counts 0, 1, 2, …; %target is one number a row
     %at_target = where(%hit, %v, 0)   %chosen = sum(%at_target) over the row
 
 Input: the stages of a body. Output: `Pick`s, for a loop shape that computes %v at one place instead
-of comparing every element. Invariant: the same bits, since a sum of one number and zeros is it.
+of comparing every element: of a sum, or of a stored result, which is then stored twice there.
+Invariant: the same bits, since a sum of one number and zeros is it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,42 @@ def find_pick(stages: Stages, fold: Op) -> Pick | None:
     if target is None or operands is None or fold.result.type.dtype != value.type.dtype:
         return None
     return Pick(fold, value, target, operands)
+
+
+@dataclass(frozen=True)
+class StoredPick:
+    """`value` is stored; `hit` tells its element `target` from the others."""
+
+    value: Value
+    hit: Value
+    target: Value
+    operands: tuple[Value, ...]
+
+
+def find_stored_pick(stages: Stages, value: Value) -> StoredPick | None:
+    """The element of a stored result that a comparison with its index singles out."""
+    hits: dict[Value, Value] = {}
+    operands: dict[Value, None] = {}
+
+    def visit(current: Value) -> bool:
+        if stages.place.get(current) is not Place.ELEMENT or current in hits:
+            return True
+        op = stages.producer.get(current)
+        if op is None:
+            operands[current] = None
+            return True
+        target = _compared(stages, current)
+        if target is not None:
+            hits[current] = target
+            return True
+        if op.opcode == "iota" or has(op, Tag.RANDOM) or has(op, Tag.REDUCTION):
+            return False
+        return all(visit(operand) for operand in op.inputs)
+
+    if not visit(value) or len(hits) != 1:
+        return None
+    ((hit, target),) = hits.items()
+    return StoredPick(value, hit, target, tuple(operands))
 
 
 def is_index(stages: Stages, value: Value) -> bool:

@@ -15,6 +15,7 @@ Elements of 16 bits are held as they lie in memory and unpacked in each pass.
 from __future__ import annotations
 
 from rudagraph.codegen.cuda_launch import RowShape
+from rudagraph.codegen.cuda_needs import is_shared
 from rudagraph.codegen.cuda_writer import Writer
 from rudagraph.codegen.domain import Nest, result_access
 from rudagraph.codegen.indexing import Indexing
@@ -42,14 +43,15 @@ class TileStages(Stages):
 class TileKernel(Writer):
     """Writes the kernel of one row per group of threads."""
 
-    def __init__(self, stages: Stages, shape: RowShape) -> None:
+    def __init__(self, stages: Stages, shape: RowShape, *, holds_shared: bool = True) -> None:
         super().__init__(stages, "tile")
         self.shape = shape
+        self.holds_shared = holds_shared  # what all rows read is loaded before anything waits
         self._unpacked: set[Value] = set()  # values unpacked once already in this row
 
     @property
     def blocks(self) -> int:
-        return -(-self.nest.rows // self.shape.rows)
+        return -(-self.nest.rows // self.shape.rows) * self.shape.cluster
 
     def setup(self) -> str:
         """The line that makes the tile."""
@@ -70,6 +72,8 @@ class TileKernel(Writer):
         self.index.declare(self.lines, self.names, self.accesses())
         self.once()
         self.load_first()
+        if self.shape.cluster > 1:
+            self.lines.add("tile.meet()")
         self.passes()
 
     def passes(self, in_turn: str = "") -> None:
@@ -85,7 +89,9 @@ class TileKernel(Writer):
         """Every element operand, before anything waits: their latencies overlap."""
         for current in self.stages.passes:
             for value in self.ordered(current):
-                if current.sources[value] is Source.OPERAND:
+                if current.sources[value] is not Source.OPERAND:
+                    continue
+                if self.holds_shared or not is_shared(self.stages, value):
                     self.hold(value)
 
     def hold(self, value: Value) -> None:
@@ -102,7 +108,7 @@ class TileKernel(Writer):
 
     def take_operand(self, value: Value) -> None:
         if value not in self.words:
-            if value not in self.register:
+            if value not in self.register or is_shared(self.stages, value):
                 super().take_operand(value)
             return
         again = "_again" if value in self._unpacked else ""

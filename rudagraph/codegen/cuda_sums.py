@@ -14,104 +14,20 @@ one is worked on: a block has few threads to hide a load behind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from rudagraph.codegen.cuda_flat import FlatKernel
 from rudagraph.codegen.cuda_launch import (
-    FLAT_THREADS,
     MOST_SLOTS,
     WARP,
     Loads,
     RingShape,
     RowShape,
 )
+from rudagraph.codegen.cuda_needs import is_shared
 from rudagraph.codegen.cuda_rows import TileKernel
-from rudagraph.codegen.cuda_writer import FOLD_NAMES, Writer
-from rudagraph.codegen.expressions import fold, literal
+from rudagraph.codegen.cuda_totals import Totals
 from rudagraph.codegen.indexing import Indexing
 from rudagraph.codegen.memory import Partial
-from rudagraph.codegen.stages import Pass, Place, Stages
+from rudagraph.codegen.stages import Place, Stages
 from rudagraph.ir.graph import Value
-from rudagraph.schedule.lowered import KernelArgument
-
-
-@dataclass
-class Totals:
-    """Registers of the sums of one kernel: tiles for column sums, numbers for the others."""
-
-    writer: Writer
-    partials: dict[int, Partial]  # by result
-    register: dict[int, str] = field(default_factory=dict)
-
-    def start(self) -> None:
-        for index, partial in self.partials.items():
-            writer = self.writer
-            name = writer.names.fresh(f"{writer.stages.results[index].name}_sum")
-            first = literal(fold(writer.sum_op(index)).start, partial.dtype)
-            value = f"{writer.lanes}.full({first})" if partial.is_column else first
-            writer.lines.add(f"{name} = {value}")
-            self.register[index] = name
-
-    def add_elements(self, current: Pass) -> None:
-        """The elements of one pass over a row."""
-        for index in current.sums:
-            self.writer.need(self.writer.sum_op(index).inputs)
-            op = self.writer.sum_op(index)
-            is_column = self.partials[index].is_column
-            self._add(
-                index, self.writer.folded_tile(op) if is_column else self.writer.within_text(op)
-            )
-
-    def add_rows(self, current: Pass, condition: str = "") -> None:
-        """What has one value a row; `condition` picks one thread of those that have it."""
-        for index in current.row_sums:
-            op = self.writer.sum_op(index)
-            self.writer.need(op.inputs)
-            if not condition:
-                self._add(index, self.writer.folded_tile(op))
-                continue
-            with self.writer.lines.block(f"if {condition}:"):
-                self._add(index, self.writer.folded_tile(op))
-
-    def place(self, index: int, group: str) -> str:
-        """Pointer to the partial sums of a group of rows."""
-        partial = self.partials[index]
-        argument = KernelArgument("workspace", partial.workspace)
-        parameters, names = self.writer.parameters, self.writer.names
-        known = argument in parameters.arguments
-        name = "" if known else names.fresh("partials")
-        pointer = parameters.add(name, argument, written=True)
-        return f"advance({pointer}, {partial.place(group)})"
-
-    def finish_rows(self, group: str, rows: int) -> None:
-        """Store the partial sums: of columns those of a block, which has `rows` groups of rows."""
-        writer = self.writer
-        columns = [index for index, partial in self.partials.items() if partial.is_column]
-        for index, partial in self.partials.items():
-            total, name = self.register[index], FOLD_NAMES[writer.sum_op(index).opcode]
-            if partial.is_column:
-                if rows > 1:
-                    writer.lines.add(f"{total} = tile.rows_{name}({total})")
-                continue
-            if any(index in current.sums for current in writer.stages.passes):
-                writer.lines.add(f"{total} = tile.across_{name}({total})")
-            place = self.place(index, group)
-            writer.lines.add(f"tile.store_row_{partial.dtype}({place}, 0, {total})")
-        place = "block_index()" if rows > 1 else group
-        stores = [
-            f"tile.store_{self.partials[index].dtype}"
-            f"({self.place(index, place)}, 0, {self.register[index]})"
-            for index in columns
-        ]
-        if rows == 1 or not columns:
-            writer.lines.add(*stores)
-            return
-        with writer.lines.block("if tile.group() == 0:"):
-            writer.lines.add(*stores)
-
-    def _add(self, index: int, text: str) -> None:
-        total, function = self.register[index], fold(self.writer.sum_op(index)).function
-        self.writer.lines.add(f"{total} = {function}({total}, {text})")
 
 
 class TileSumKernel(TileKernel):
@@ -163,6 +79,7 @@ class TileSumKernel(TileKernel):
         if self.ring is not None:
             self._fill_ring(group)
         turn, turns = self._turn()
+        self._settle()
         lines.add(f"{row} = {group}")
         with lines.block(f"while {row} < {self.nest.rows}:"):
             self.index.declare(lines, self.names, self.accesses())
@@ -179,6 +96,14 @@ class TileSumKernel(TileKernel):
             lines.add(*turns)
             lines.add(f"{row} = {after}")
         self.totals.finish_rows(group, self.shape.rows)
+
+    def _settle(self) -> None:
+        """The loop may wait for none of the loads before it."""
+        names = [self.register[value] for value in self._loaded if self.is_at(value, Place.ONCE)]
+        names += [words for value, words in self.words.items() if is_shared(self.stages, value)]
+        names += [f"next_{held}" for held in self._held.values()]
+        if names:
+            self.lines.add(f"tile.settle_{len(names)}({', '.join(names)})")
 
     def count(self, number: str | int) -> str:
         """A row's number: 32 bits wherever they do, half the instructions of 64."""
@@ -220,7 +145,7 @@ class TileSumKernel(TileKernel):
         for port in self.stages.body.inputs:
             value = port.value
             is_element = value.name in self.pointer and self.is_at(value, Place.ELEMENT)
-            if is_element and not any(self.nest.outer_strides(value.name)):
+            if is_element and is_shared(self.stages, value):
                 self.hold(value)
 
     def _name_loads(self, following: str) -> Indexing:
@@ -301,72 +226,3 @@ class TileSumKernel(TileKernel):
         words = self.words[value]
         self.lines.add(f"{words} = ring.load_words_{dtype}({self._slot}, {number})")
         self.assign(value, f"tile.unpack_{dtype}({words})")
-
-
-class FlatSumKernel(FlatKernel):
-    """Pointwise bodies with sums: `active` threads step over all elements together.
-
-    Their step is a whole number of rows, so each thread meets the same columns every time, and
-    thread p's partial column sums are those of columns p * length … of one long partial row.
-    """
-
-    def __init__(
-        self, stages: Stages, length: int, active: int, partials: dict[int, Partial]
-    ) -> None:
-        super().__init__(stages, length)
-        self.active = active
-        self.totals = Totals(self, partials)
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.active // FLAT_THREADS)
-
-    def setup(self) -> str:
-        return f"{super().setup()}\nblock = Block(threads={FLAT_THREADS})"
-
-    def write(self) -> None:
-        (current,) = self.stages.passes
-        self.declare_operands()
-        self.declare_results(self.totals.partials)
-        names, lines, nest = self.names, self.lines, self.nest
-        thread, first, row, element = (names.fresh(n) for n in ("thread", "first", "row", "j"))
-        self.index = Indexing(nest, row, element)
-        lines.add(f"{thread} = block_index() * {FLAT_THREADS} + thread_index()")
-        self.once()
-        self.totals.start()
-        start = f"{thread} * {self.length}"
-        if self.active % FLAT_THREADS:
-            start = f"({start} if {thread} < {self.active} else {nest.elements})"
-        step = self.active * self.length
-        with lines.block(f"for {first} in range({start}, {nest.elements}, {step}):"):
-            self.locate(first, row, element)
-            self.index.declare(lines, names, self.accesses())
-            self.between(current)
-            self.need_before(current)
-            self.elements(current)
-            self.store_elements(current)
-            self.totals.add_elements(current)
-            in_row = f"{element} == 0" if nest.inner > self.length else ""
-            self.totals.add_rows(current, in_row)
-        self._finish(thread)
-
-    def _finish(self, thread: str) -> None:
-        for index, partial in self.totals.partials.items():
-            total, dtype = self.totals.register[index], partial.dtype
-            if partial.is_column:
-                per_row = partial.columns // self.length
-                place = self.totals.place(index, f"({thread} // {per_row})")
-                at = f"{thread} % {per_row} * {self.length}"
-                store = f"vector.store_{dtype}({place}, {at}, {total})"
-                if self.active % FLAT_THREADS == 0:
-                    self.lines.add(store)
-                    continue
-                with self.lines.block(f"if {thread} < {self.active}:"):
-                    self.lines.add(store)
-                continue
-            self.lines.add(
-                f"{total} = block.across_{FOLD_NAMES[self.sum_op(index).opcode]}({total})"
-            )
-            place = self.totals.place(index, "block_index()")
-            with self.lines.block("if thread_index() == 0:"):
-                self.lines.add(f"store_{dtype}({place}, 0, {total})")

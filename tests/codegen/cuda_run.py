@@ -62,7 +62,7 @@ class Runner:
     def __post_init__(self) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.lowered = lower(self.op, *self.tensors, shared=self.shared)
-        given = iter(tensor.to(self.device) for tensor in self.tensors)
+        given = iter(_on_device(tensor, self.device) for tensor in self.tensors)
         self.operands = [
             next(given) if isinstance(operand, Value) else None for operand in self.op.operands
         ]
@@ -135,6 +135,14 @@ class Runner:
             case "workspace":
                 return self.workspaces[argument.index]
         return self.errors[argument.index]
+
+
+def _on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """There with the same strides: `to` alone packs a tensor with gaps."""
+    if device == "cpu":
+        return tensor
+    whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+    return whole.to(device).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def _garbage(value: Value, device: str) -> torch.Tensor:
