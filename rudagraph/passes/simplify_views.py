@@ -123,8 +123,15 @@ def _pad(rewriter: Rewriter, op: Op) -> Replacement:
 
 
 def _reduction(rewriter: Rewriter, op: Op) -> Replacement:
-    """Axes of extent 1 need no reduction, but a sum starts at 0.0 and so turns -0.0 into 0.0."""
+    """Axes of extent 1 need no reduction, but a sum starts at 0.0 and so turns -0.0 into 0.0.
+
+    A sum adds in the compute type anyway, so it reads what was cast to that.
+    """
     (x,) = op.inputs
+    inner = rewriter.producer(x, "cast") if op.opcode == "sum" else None
+    if inner is not None and inner.inputs[0].type.dtype.compute is x.type.dtype:
+        attributes = {**dict(op.attributes), "dtype": op.result.type.dtype}
+        return rewriter.one("sum", inner.inputs[0], **attributes)
     axes = _ints(op, "axes")
     real = tuple(axis for axis in axes if x.type.shape[axis] != 1)
     if (real == axes and axes) or (real and fold_of(op) is not None):
