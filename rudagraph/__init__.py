@@ -28,8 +28,10 @@ _PUBLIC = {
 
 def __getattr__(name: str) -> object:
     if name not in _PUBLIC:
-        way_out = f": it is rudagraph.errors.{name}" if name.endswith("Error") else ""
-        raise AttributeError(f"module 'rudagraph' has no attribute {name!r}{way_out}")
+        way_out = "public are " + ", ".join(__all__)
+        if name.endswith("Error"):
+            way_out = f"it is rudagraph.errors.{name}"
+        raise AttributeError(f"module 'rudagraph' has no attribute {name!r}: {way_out}")
     module_name, attribute = _PUBLIC[name]
     module = import_module(module_name)
     value: object = getattr(module, attribute) if attribute else module

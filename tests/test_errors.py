@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+import rudagraph
 from rudagraph import errors
 from rudagraph.errors import RudagraphError, UnsupportedError, suggest
 
@@ -47,3 +48,10 @@ def test_suggest_names_the_closest_and_all() -> None:
     )
     assert suggest("zzz", ["loss"]) == "valid are loss"
     assert suggest("zzz", []) == "there are none"
+
+
+def test_the_package_says_where_its_names_are() -> None:
+    with pytest.raises(AttributeError, match=r"it is rudagraph\.errors\.ContractError"):
+        _ = rudagraph.ContractError
+    with pytest.raises(AttributeError, match=r"no attribute 'compile': public are .*StaticGraph"):
+        _ = rudagraph.compile
