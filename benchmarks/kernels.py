@@ -372,7 +372,8 @@ def _compile_peers(setting: Setting, count: int, workers: int) -> None:
             done.exception()
 
 
-def run(setting: Setting, warm_up: int) -> list[Result]:
+def run(setting: Setting, warm_up: int, results: list[Result]) -> str:
+    """Fills the list as it goes, and gives the device's name."""
     names = [case.name for case in setting.cases()]
     pool = _pool()
     bandwidth = pool.submit(copy_bandwidth).result()
@@ -380,7 +381,7 @@ def run(setting: Setting, warm_up: int) -> list[Result]:
     print(f"{pool.submit(_build, setting).result()} kernels, {len(names)} cases", flush=True)
     if warm_up and "torch.compile" in setting.variants:
         _compile_peers(setting, len(names), warm_up)
-    results: list[Result] = []
+    device = pool.submit(torch.cuda.get_device_name).result()
     for index, name in enumerate(names):
         try:
             found = pool.submit(_measure, setting, index, bandwidth).result()
@@ -392,7 +393,7 @@ def run(setting: Setting, warm_up: int) -> list[Result]:
             print(_line(result), flush=True)
         results += found
     pool.shutdown()
-    return results
+    return device
 
 
 def _line(result: Result) -> str:
@@ -419,10 +420,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     variants = tuple(options.variant or VARIANTS)
     setting = Setting(tuple(options.only or [""]), options.quick, variants)
-    results = run(setting, options.warm_up)
+    results: list[Result] = []
+    device = ""
+    try:
+        device = run(setting, options.warm_up, results)
+    except KeyboardInterrupt:
+        print("interrupted: what was measured until then follows", flush=True)
     print_table("kernels", results)
     if options.json:
-        write_json(options.json, "kernels", results, torch.cuda.get_device_name())
+        write_json(options.json, "kernels", results, device or torch.cuda.get_device_name())
     return 1 if any(r.error for r in results if r.variant == "rudagraph") else 0
 
 

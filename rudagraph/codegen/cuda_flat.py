@@ -16,7 +16,7 @@ from rudagraph.codegen.cuda_launch import FLAT_THREADS
 from rudagraph.codegen.cuda_writer import Writer
 from rudagraph.codegen.domain import result_access
 from rudagraph.codegen.indexing import Indexing
-from rudagraph.codegen.stages import Pass, Stages
+from rudagraph.codegen.stages import Stages
 
 
 class FlatKernel(Writer):
@@ -53,10 +53,6 @@ class FlatKernel(Writer):
         self.locate(first, row, element)
         self.index.declare(lines, self.names, self.accesses())
         self.once()
-        self.work(current)
-
-    def work(self, current: Pass) -> None:
-        """The elements of this thread, after everything that no row changes."""
         self.between(current)
         self.need_before(current)
         self.elements(current)

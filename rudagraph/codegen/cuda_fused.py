@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from rudagraph.codegen.copies import without_copies
 from rudagraph.codegen.cuda_finish import finish_call
 from rudagraph.codegen.cuda_flat import FlatKernel
-from rudagraph.codegen.cuda_flat_shared import SharedFlatKernel, shared_axis
 from rudagraph.codegen.cuda_flat_sums import FlatSumKernel
 from rudagraph.codegen.cuda_launch import (
     FLAT_THREADS,
@@ -103,9 +102,6 @@ class _Lowering:
 
     def _flat(self) -> Lowered:
         launch = cuda_launch(self.target, FLAT_THREADS)
-        axis = None if self.sums else shared_axis(self.stages)
-        if axis is not None:
-            return self._lowered(SharedFlatKernel(self.stages, self.vector, axis), launch)
         if not self.sums:
             return self._lowered(FlatKernel(self.stages, self.vector), launch)
         columns = any(self.stages.is_column(index) for index in self.sums)

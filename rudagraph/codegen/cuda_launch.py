@@ -50,10 +50,10 @@ SUM_WARP_THREADS = 256
 # Threads of a row whose elements are loaded one by one: RMSNorm backward of bf16 4097 gives 73 %,
 # and 65 % with 512.
 SUM_SINGLES_THREADS = 256
-# Threads of a row from which a ring of rows pays.
-RING_THREADS = 512
+# Vectors of a row from which a ring of rows pays.
+RING_VECTORS = 512
 # Registers that addresses, loop counters and arithmetic take beside what a thread holds.
-OTHER_REGISTERS = 16
+OTHER_REGISTERS = 20
 # Multiprocessors by target: persistent kernels put one or a few blocks on each.
 MULTIPROCESSORS = {"sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148}
 USUAL_MULTIPROCESSORS = 132
@@ -239,7 +239,7 @@ def ring_shape(shape: RowShape, sizes: tuple[int, ...]) -> RingShape | None:
     is_whole = all(size * shape.vector % WIDEST_BYTES == 0 for size in sizes)
     row_bytes = shape.chunks * shape.block_threads * shape.vector * sum(sizes)
     slots = min(MOST_SLOTS, SHARED_BYTES // (max(row_bytes, 1) * shape.resident))
-    if not is_whole or not sizes or slots < 2 or shape.threads < RING_THREADS:
+    if not is_whole or not sizes or slots < 2 or shape.threads * shape.chunks < RING_VECTORS:
         return None
     return RingShape(slots, slots * row_bytes)
 
@@ -247,26 +247,27 @@ def ring_shape(shape: RowShape, sizes: tuple[int, ...]) -> RingShape | None:
 def sum_row_shapes(length: int, vector: int) -> tuple[RowShape, ...]:
     """Shapes for rows with sums, the best first.
 
-    Few threads with many registers: at bf16 16384 RMSNorm backward takes 202 µs with one block of
-    512 on a multiprocessor, 223 with one of 1024; at f32 8192 the same 196 and 204. Two rows in a
-    block rather than two blocks: half the partial sums. LayerNorm backward of bf16 4096 takes 55 µs
-    so, else 66.
+    Few threads with many registers; where a row leaves threads over, two rows in a block rather
+    than two blocks, which is half the partial sums. At bf16 4096 256 threads × 2 vectors and two
+    rows give RMSNorm backward 94 % and LayerNorm's 89; 512 × 1 and two blocks 92 and 74. At 16384
+    1024 × 2 give RMSNorm 96, 512 × 4 93; LayerNorm does not fit the former.
     """
-    vectors = -(-length // vector)
+    vectors, block = -(-length // vector), SUM_BLOCK_THREADS
     if vectors <= WARP * SUM_WARP_VECTORS:
         return _sum_shapes(vectors, vector, WARP, SUM_WARP_THREADS, SUM_THREADS // SUM_WARP_THREADS)
     if vectors <= 2 * WARP * SUM_WARP_VECTORS:
-        return _sum_shapes(vectors, vector, 2 * WARP, SUM_BLOCK_THREADS, 1)
-    if vector == 1 and vectors > SUM_BLOCK_THREADS:
+        return _sum_shapes(vectors, vector, 2 * WARP, SUM_WARP_THREADS, 2)
+    if vector == 1 and vectors > block:
         return _sum_shapes(vectors, vector, SUM_SINGLES_THREADS, SUM_SINGLES_THREADS, 2)
-    threads = min(_power_of_two(vectors), SUM_BLOCK_THREADS)
-    if threads < SUM_BLOCK_THREADS:
-        return _sum_shapes(vectors, vector, threads, SUM_BLOCK_THREADS, 2)
-    one = _sum_shapes(vectors, vector, threads, threads, 1)
-    if vectors <= threads:
-        return (*_sum_shapes(vectors, vector, threads, SUM_THREADS, 1), *one)
-    if vectors <= SUM_THREADS and vector <= 4:
-        return (*_sum_shapes(vectors, vector, SUM_THREADS, SUM_THREADS, 1), *one)
+    if vectors <= block // 2:
+        return _sum_shapes(vectors, vector, _power_of_two(vectors), block, 2)
+    if vectors <= block:
+        return _sum_shapes(vectors, vector, block // 2, block, 1)
+    one = _sum_shapes(vectors, vector, block, block, 1)
+    wide = _sum_shapes(vectors, vector, SUM_THREADS, SUM_THREADS, 1)
+    is_narrow = vector <= 4  # elements of 32 bits: no time goes into unpacking them
+    if vectors <= SUM_THREADS if is_narrow else vectors > SUM_THREADS:
+        return (*wide, *one)
     return one
 
 
@@ -291,7 +292,11 @@ def sum_choices(length: int, vector: int, target: str) -> tuple[Choices, ...]:
     shared: list[Choices] = []
     for cluster in clusters(target):
         shapes = sum_row_shapes(-(-length // cluster), vector)
-        whole = tuple(replace(shape, cluster=cluster) for shape in shapes if shape.rows == 1)
+        whole = tuple(
+            replace(shape, cluster=cluster)
+            for shape in shapes
+            if shape.rows == 1 and shape.threads <= SUM_BLOCK_THREADS
+        )
         shared.append((whole, SUM_CHOICES))
     return ((one, SUM_CHOICES), *shared, (one, ((False, Loads.PLAIN),)))
 
