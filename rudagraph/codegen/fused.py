@@ -99,6 +99,8 @@ def kernel_title(op: Op) -> str:
 
 
 def _summary(nest: Nest) -> str:
+    if nest.rows == 1:
+        return f"{nest.inner} elements." if nest.inner != 1 else "One element."
     return f"{nest.rows} rows of {nest.inner}."
 
 

@@ -96,7 +96,9 @@ class _Renamer:
 
 def canonical_name(name: str) -> str:
     """What follows the last index of a module path, without counters: at most three parts."""
-    parts = [re.sub(r"_\d+$", "", part) for part in name.split(".")]
+    # A digit after a counter is one more counter, not an index: add_2.2.turned is add.turned.
+    parts = re.sub(r"(_\d+)\.\d+(?=\.|$)", r"\1", name).split(".")
+    parts = [re.sub(r"_\d+$", "", part) for part in parts]
     while len(parts) > 1 and parts[-1].isdigit():
         parts.pop()
     for index in reversed(range(len(parts))):

@@ -97,7 +97,10 @@ class _Finder:
             for operand in op.operands
         )
         name = f"{value.name}.turned"
+        # The user's line is that of the op itself, not of the one that reads it turned.
+        reader, rewriter.builder.location = rewriter.builder.location, op.location
         self.made[value] = rewriter.like(op, *operands, name=name)
+        rewriter.builder.location = reader
         return self.made[value]
 
     def _operand(self, rewriter: Rewriter, operand: Value, axes: Shape) -> Value:

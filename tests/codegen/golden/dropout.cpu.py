@@ -3,7 +3,7 @@ LENGTH = 4096
 
 
 def kernel(begin, end, block, x_pointer, key_pointer, y_pointer, scratch, keep_stream):
-    """1 rows of 100000.
+    """100000 elements.
 
     graph body {
       %x: f32[100,1000] = input operand

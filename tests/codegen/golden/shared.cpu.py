@@ -1,10 +1,10 @@
 # 1 rows in 1 blocks; gate_pointer=operand 0, up_pointer=result 0
 LENGTH = 800
-INTERLEAVE = 4
+INTERLEAVE = 2
 
 
 def kernel(begin, end, block, gate_pointer, up_pointer):
-    """1 rows of 800.
+    """800 elements.
 
     graph body {
       %gate: f32[8,100] = input operand

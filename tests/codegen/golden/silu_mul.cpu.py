@@ -1,10 +1,10 @@
 # 704 rows in 64 blocks; gate_pointer=operand 0, up_pointer=operand 1, y_pointer=result 0
 LENGTH = 4096
-INTERLEAVE = 4
+INTERLEAVE = 2
 
 
 def kernel(begin, end, block, gate_pointer, up_pointer, y_pointer):
-    """1 rows of 2883584.
+    """2883584 elements.
 
     graph body {
       %gate: bf16[1024,2816] = input operand
