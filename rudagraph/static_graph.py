@@ -102,7 +102,7 @@ class StaticGraph:
         )
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and hasattr(nn.Module, name):
+        if not name.startswith("_") and hasattr(self.__dict__.get("model"), name):
             raise AttributeError(f"a StaticGraph is no module: use graph.model.{name}")
         raise AttributeError(f"a StaticGraph has no {name!r}")
 

@@ -163,6 +163,12 @@ class _Session:
                 where="the arguments of forward",
                 hint="make forward return the new container instead",
             )
+        if not kept and self.outputs and not callable(self.outputs):
+            raise UsageError(
+                f"of the output only {self.outputs!r} is kept, and that is None for this batch",
+                where="the output of forward",
+                hint="pass what it is made from, such as labels=..., or keep more (outputs=...)",
+            )
         if not kept:
             raise UsageError(
                 "the output holds no tensor, so there is nothing to compile",

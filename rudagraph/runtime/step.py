@@ -237,7 +237,7 @@ class Step:
         return f"Step of {type(self.model).__qualname__}{lines}"
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and hasattr(nn.Module, name):
+        if not name.startswith("_") and hasattr(self.__dict__.get("model"), name):
             raise AttributeError(
                 f"a step is no module and has no {name!r}: use step.model.{name}, for it is the "
                 "model itself, or step.as_module()"

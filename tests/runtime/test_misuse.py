@@ -37,6 +37,18 @@ class Net(nn.Module):
         return self.drop(self.b(torch.tanh(self.a(x)))) * scale  # type: ignore[no-any-return]
 
 
+class Optional(nn.Linear):
+    """Gives a loss where there are labels."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+
+    def forward(self, x: torch.Tensor, labels: Any = None) -> Any:  # type: ignore[override]
+        logits = super().forward(x)
+        loss = None if labels is None else F.cross_entropy(logits, labels)
+        return {"loss": loss, "logits": logits}
+
+
 @dataclasses.dataclass
 class Setup:
     """A fresh model, a batch, and a step for them that is compiled when it is asked for."""
@@ -75,6 +87,7 @@ CALLS: Wrong = {
         AttributeError,
         ("no module", "step.model.eval", "as_module"),
     ),
+    "a layer of the model": (lambda s: s.step().drop, AttributeError, ("step.model.drop",)),
     "a misspelt method": (lambda s: s.step().explian(), AttributeError, ("no 'explian'",)),
     "the batch to StaticGraph": (
         lambda s: StaticGraph(s.model, s.x),
@@ -132,6 +145,11 @@ CALLS: Wrong = {
         lambda s: s.step(outputs="logits"),
         UsageError,
         ("'logits'", "one tensor: leave the option out"),
+    ),
+    "an output that is None": (
+        lambda s: plain_step(Optional(), s.x, options={"outputs": "loss"}),
+        UsageError,
+        ("only 'loss' is kept, and that is None", "labels=..."),
     ),
     "a loss by name": (lambda s: StaticGraph(s.model, loss="mse"), UsageError, ("function",)),
     "a loss without targets": (
