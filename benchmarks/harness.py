@@ -141,22 +141,30 @@ def benchmark(
     options = _parse(name, cases, argv)
     if options.threads:
         torch.set_num_threads(options.threads)
+    clock = time.thread_time if options.thread_time else time.perf_counter
     results: list[Result] = []
     for case in cases:
         if options.case and case.name not in options.case:
             continue
-        results += measure(case, options.variant, options.repeats, options.seconds)
+        results += measure(case, options.variant, options.repeats, options.seconds, clock)
         print(f"measured {case.name}", flush=True)
     if means:
         results.append(geometric_means(results, means))
     print_table(name, results)
     if options.json:
-        write_json(options.json, name, results)
+        unit = " (processor time of one thread)" if options.thread_time else ""
+        write_json(options.json, name + unit, results)
     failed = any(r.error for r in results if r.variant == "rudagraph")
     return 1 if failed else 0
 
 
-def measure(case: Case, variants: Sequence[str], repeats: int, seconds: float) -> list[Result]:
+def measure(
+    case: Case,
+    variants: Sequence[str],
+    repeats: int,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Result]:
     """Results of all variants of a case; one that fails or is wrong says so and is not timed."""
     results = {variant: Result(case.name, variant) for variant in variants}
     steps: dict[str, Step] = {}
@@ -176,7 +184,7 @@ def measure(case: Case, variants: Sequence[str], repeats: int, seconds: float) -
             result.error = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
         if not result.error:
             steps[variant] = step
-    for variant, times in interleave(steps, repeats, seconds).items():
+    for variant, times in interleave(steps, repeats, seconds, clock).items():
         results[variant].times(times)
     _compare(case, results)
     return list(results.values())
@@ -192,7 +200,12 @@ def geometric_means(results: Sequence[Result], targets: dict[str, float]) -> Res
     return mean
 
 
-def interleave(steps: dict[str, Step], repeats: int, seconds: float) -> dict[str, list[float]]:
+def interleave(
+    steps: dict[str, Step],
+    repeats: int,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Seconds of each call; the variants alternate, each round starting with another one."""
     names = list(steps)
     if not names:
@@ -212,9 +225,9 @@ def interleave(steps: dict[str, Step], repeats: int, seconds: float) -> dict[str
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 step = steps[name]
                 step.clear()
-                start = time.perf_counter()
+                start = clock()
                 step.run()
-                times[name].append(time.perf_counter() - start)
+                times[name].append(clock() - start)
     finally:
         gc.enable()
     return times
@@ -267,7 +280,14 @@ def _parse(name: str, cases: Sequence[Case], argv: Sequence[str] | None) -> argp
     parser.add_argument("--variant", action="append", choices=list(VARIANTS))
     parser.add_argument("--repeats", type=int, help="calls of each variant at most")
     parser.add_argument("--threads", type=int, help="threads of torch, the same for all")
+    parser.add_argument(
+        "--thread-time",
+        action="store_true",
+        help="processor time instead of time that passes, where others use the machine too",
+    )
     options = parser.parse_args(argv)
+    if options.thread_time and options.threads != 1:
+        parser.error("--thread-time counts one thread: add --threads 1")
     options.variant = options.variant or list(VARIANTS)
     options.repeats = options.repeats or (5 if options.quick else 31)
     options.seconds = 5.0 if options.quick else 60.0
