@@ -41,6 +41,8 @@ class Result:
     first_step_s: float | None = None
     # Seconds of the compile() call alone, and the most that is asked for.
     compile_s: float | None = None
+    # Processor time of that call in the compiling process: what a busy machine changes least.
+    compile_cpu_s: float | None = None
     target_s: float | None = None
     # Time and peak over those of another variant, and the largest ratios that are asked for.
     ratios: dict[str, float] = field(default_factory=dict)
