@@ -26,6 +26,7 @@ from rudagraph.schedule.program import Program
 
 Tensor = torch.Tensor
 _FREED = -1
+_data_ptr = torch._C.TensorBase.data_ptr  # the method itself: a call asks it of every weight
 
 
 class Pending:
@@ -52,7 +53,7 @@ class Pending:
         self.results: list[Tensor] = []
         self.saved: list[Tensor] = []  # for autograd to keep: arguments and results
         self.copies: dict[int, Tensor] = {}  # row-major copies of arguments, by buffer
-        self.weights: list[Tensor] = []  # the model's tensors that backward reads
+        self.weights: Sequence[Tensor] = ()  # the model's tensors that backward reads
         self.versions: list[int] = []
 
 
@@ -138,7 +139,7 @@ class Executor:
         frame.bind_arena()
         if self.device.is_late:
             raise_errors(self.program.plan, frame)
-        pointers = [weights[place].data_ptr() for place in self.wiring.weight_places]
+        pointers = list(map(_data_ptr, self.wiring.own_weights(weights)))
         if pointers != frame.pointers or frame.copied:
             moved = bool(frame.pointers) and pointers != frame.pointers
             if pointers != frame.pointers and frame.graphs is not None:
@@ -166,7 +167,7 @@ class Executor:
 
     def _bind_weights(self, frame: Frame, weights: list[Tensor]) -> None:
         before, frame.copied = frame.copied, {}
-        frame.weights = [weights[place].detach() for place in self.wiring.weight_places]
+        frame.weights = [weight.detach() for weight in self.wiring.own_weights(weights)]
         for (_, buffer), tensor in zip(self.wiring.weights, frame.weights, strict=True):
             if not self.device.lies_well(tensor):
                 # In the same memory again, to which captured launches point.
@@ -201,8 +202,7 @@ class Executor:
         copies = pending.copies
         pending.saved = [leaves[place] for place, b in wiring.saved_arguments if b not in copies]
         pending.saved += [pending.results[position] for position, _ in wiring.saved_results]
-        bound = pending.frame.weights
-        pending.weights = [bound[position] for position in wiring.saved_weights]
+        pending.weights = wiring.saved_weights(pending.frame.weights)
         pending.versions = [tensor._version for tensor in pending.weights]
         pending.frame.slot.own(pending)
 
@@ -292,7 +292,7 @@ class Executor:
                 frame.slot.release()
                 pending.generation = _FREED
                 pending.copies = {}
-                pending.weights = []
+                pending.weights = ()
 
     def refuse_freed(self, pending: Pending) -> None:
         """Two outputs that share nothing in eager still share the one backward of a step."""

@@ -6,7 +6,9 @@ at each call. Invariant: a program whose plan and contract do not fit is refused
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -39,7 +41,7 @@ class Wiring:
         for index, buffer in enumerate(self.plan.buffers):
             if buffer.kind is BufferKind.BOUND:
                 self._bind(program, index, paths, weight_index)
-        self.weight_places = [place for place, _ in self.weights]
+        self.own_weights = picker([place for place, _ in self.weights])
         self._find_saved()
         self._find_results(program, table)
         self._find_gradients(program, table)
@@ -77,8 +79,8 @@ class Wiring:
         self.saved_arguments = [pair for pair in self.arguments if pair[1] in self.read_back]
         saved_weights = [pair for pair in self.weights if pair[1] in self.read_back]
         positions = {buffer: at for at, (_, buffer) in enumerate(self.weights)}
-        # Positions in `weights` of what backward reads: an update in between would falsify it.
-        self.saved_weights = [positions[buffer] for _, buffer in saved_weights]
+        # Of the weights as bound, what backward reads: an update in between would falsify it.
+        self.saved_weights = picker([positions[buffer] for _, buffer in saved_weights])
         self.saved_names = [buffers[buffer].name for _, buffer in saved_weights]
         outside = (Role.ARGUMENT, Role.TANGENT)
         # Everything that a frame must let go of, and what of it stays for backward.
@@ -155,6 +157,13 @@ class Wiring:
                 )
         self.written_arguments = [pair for pair in self.arguments if pair[1] in written]
         self.written_weights = frozenset(buffer for _, buffer in self.weights if buffer in written)
+
+
+def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """The items at these places of a sequence, many at once: a call asks for all weights."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda items: [items[place] for place in places]
 
 
 def _read(plan: Plan, entry: Entry | None) -> set[int]:
