@@ -35,6 +35,8 @@ BATCH, HEADS, GROUPS, TOKENS = 4, 32, 8, 2048
 # Each stands for head sizes down to the one before.
 HEAD_SIZES = (32, 64, 128, 256)
 DTYPES = (DType.BF16, DType.F16, DType.F32)
+# Queries and keys of the comparison with float64: long, short, and one beside many.
+LENGTHS = ((200, 200), (5, 5), (96, 200), (1, 40))
 # Relative errors that rounding explains, several times over.
 ERRORS = {DType.BF16: 0.02, DType.F16: 0.004, DType.F32: 0.002}
 # A backend that is slower by less than this is as good: a shorter table says as much.
@@ -93,7 +95,11 @@ def is_right(shape: Shape, backend: Backend) -> bool:
     """Whether results and gradients agree with float64, at both ends of the range and inside."""
     lowest = lowest_size(shape.head_size)
     sizes = {lowest, (lowest + shape.head_size) // 16 * 8, shape.head_size}
-    return all(_agrees(replace(shape, head_size=size), backend) for size in sorted(sizes))
+    return all(
+        _agrees(replace(shape, head_size=size), backend, queries, keys)
+        for size in sorted(sizes)
+        for queries, keys in LENGTHS
+    )
 
 
 def lowest_size(head_size: int) -> int:
@@ -102,28 +108,29 @@ def lowest_size(head_size: int) -> int:
     return HEAD_SIZES[index - 1] + 8 if index else 8
 
 
-def _agrees(shape: Shape, backend: Backend) -> bool:
-    dtype, tokens = to_torch_dtype(shape.dtype), 200
+def _agrees(shape: Shape, backend: Backend, queries: int, keys: int) -> bool:
+    """With as many queries as keys a row without a mask is causal, otherwise it sees all keys."""
+    dtype, causal = to_torch_dtype(shape.dtype), not shape.masked and queries == keys
     device = CudaDevice(torch.device("cuda", torch.cuda.current_device()))
     generator = torch.Generator("cuda").manual_seed(0)
 
-    def made(heads: int) -> Tensor:
+    def made(tokens: int, heads: int) -> Tensor:
         extents = (2, tokens, heads, shape.head_size)
         numbers = torch.randn(extents, generator=generator, device="cuda", dtype=torch.float32)
         return numbers.to(dtype).transpose(1, 2)
 
-    q, k, v, gradient = made(4), made(2), made(2), made(4)
+    q, k, v, gradient = made(queries, 4), made(keys, 2), made(keys, 2), made(queries, 4)
     mask = None
     if shape.masked:
-        mask = torch.rand((tokens, tokens), generator=generator, device="cuda") < 0.7
+        mask = torch.rand((queries, keys), generator=generator, device="cuda") < 0.7
         mask[:, 0] = True
-    forward: Any = attention._FORWARD[backend](not shape.masked, None)
-    backward: Any = attention._BACKWARD[backend](not shape.masked, None, device)
+    forward: Any = attention._FORWARD[backend](causal, None)
+    backward: Any = attention._BACKWARD[backend](causal, None, device)
     out, logsumexp = forward(q, k, v, mask)
     got = [out, *backward(gradient, q, k, v, mask, out, logsumexp)]
     exact = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
     wanted = torch.nn.functional.scaled_dot_product_attention(
-        *exact, attn_mask=mask, is_causal=not shape.masked, enable_gqa=True
+        *exact, attn_mask=mask, is_causal=causal, enable_gqa=True
     )
     want = [wanted, *torch.autograd.grad(wanted, exact, gradient.double())]
     bound = ERRORS[shape.dtype]
