@@ -21,6 +21,7 @@ from functools import cache
 
 from rudagraph.ir.graph import Graph, Op, Operand, Value, make_attributes
 from rudagraph.ir.ops import Tag, has
+from rudagraph.ir.text import print_graph
 
 # Earlier rows first: the core of a longer form is not reported as a shorter one.
 _SQUARES = "add(mean(mul({0}, {0})), _)"
@@ -67,7 +68,8 @@ FORMS: tuple[tuple[str, str], ...] = (
 
 def recognise(graph: Graph) -> Graph:
     """The graph with the attribute `form` on each kernel that computes something known."""
-    ops = tuple(_named(op) for op in graph.ops)
+    known: dict[str, tuple[str, ...]] = {}  # by the body's text: equal layers are looked at once
+    ops = tuple(_named(op, known) for op in graph.ops)
     if ops == graph.ops:
         return graph
     return replace(graph, ops=ops)
@@ -94,10 +96,13 @@ def _again(root: Value, match: _Match, claimed: set[Value]) -> bool:
     return bool(inside) and inside <= claimed
 
 
-def _named(op: Op) -> Op:
+def _named(op: Op, known: dict[str, tuple[str, ...]]) -> Op:
     if op.body is None or op.get("form") is not None:
         return op
-    names = forms(op.body)
+    text = print_graph(op.body)
+    if text not in known:
+        known[text] = forms(op.body)
+    names = known[text]
     if not names:
         return op
     attributes = make_attributes(**dict(op.attributes), form=", ".join(names))
