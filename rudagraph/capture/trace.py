@@ -2,7 +2,8 @@
 
 Input: a function of flat tensors that returns a list of tensors, and one example each. Output: an
 FX graph of functional ATen ops whose inputs and outputs say what they are. Nothing is executed on
-real data. This is the only module that touches PyTorch's private tracing interfaces (2.11-2.13).
+real data. Only this module, record.py and shapes.py touch PyTorch's private tracing interfaces
+(2.11-2.13).
 """
 
 from __future__ import annotations
