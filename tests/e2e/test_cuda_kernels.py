@@ -8,10 +8,14 @@ import pytest
 import torch
 import transformers
 
+from benchmarks import gpu_step
 from rudagraph.build.ptx import facts
 from rudagraph.capture import capture
-from rudagraph.compiler import compile_capture
+from rudagraph.compiler import _plan_entries, compile_capture
 from rudagraph.options import CompileOptions
+from rudagraph.passes.pipeline import run_passes
+from rudagraph.passes.recompute import POLICIES, choose_saved
+from rudagraph.runtime.explain import saved_buffers
 from rudagraph.schedule.plan import View
 from rudagraph.schedule.program import Program
 from rudagraph.target import cuda_target
@@ -82,6 +86,29 @@ def test_kernels_of_a_model_read_and_write_vectors() -> None:
             assert found.widest_store == 16, launch.kernel
             checked += 1
     assert checked > 20
+
+
+def test_what_kernels_of_backward_make_again_is_not_saved() -> None:
+    saved = {buffer.name for buffer in saved_buffers(wide_llama().plan)}
+    assert {"model.layers.1.mlp.gate_proj.mm", "model.layers.1.mlp.up_proj.mm"} <= saved
+    again = ("model.layers.1.mlp", "model.layers.1.input_layernorm", "model.norm")
+    assert saved.isdisjoint(again)
+
+
+@pytest.mark.full
+def test_a_llama_of_a_billion_parameters_is_planned_within_nine_gibibytes() -> None:
+    case = gpu_step.CASES[0]
+    config = transformers.LlamaConfig(**case.config, attn_implementation="sdpa")
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config).to(torch.bfloat16).train()
+    model = model.to_empty(device="cpu")  # memory that nobody touches
+    model.tie_weights()
+    ids = torch.zeros(case.batch, case.tokens, dtype=torch.int64)
+    captured = capture(model, (), {"input_ids": ids, "labels": ids}, outputs="loss")
+    target = cuda_target(9, 0)
+    joint = run_passes(target.joint_passes, captured.graph)
+    saved = choose_saved(joint, POLICIES[target.name])
+    assert _plan_entries(joint, saved, target).peak_bytes <= 9.0 * 2**30
 
 
 @pytest.mark.full
