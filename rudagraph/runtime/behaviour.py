@@ -11,13 +11,19 @@ import enum
 import functools
 import operator
 import types
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 _ABSENT = object()
+# What nn.Module keeps in an instance for itself.
+_OWN = frozenset(nn.Module().__dict__)
+# Told apart by what they hold.
+_BY_CONTENT = (list, tuple, dict, set, frozenset, deque, np.ndarray, np.generic)
 # What forward may call or choose by, and what compares by identity or as a number does.
 OBJECTS = (
     types.FunctionType,
@@ -28,6 +34,8 @@ OBJECTS = (
     enum.Enum,
     torch.dtype,
     torch.device,
+    range,
+    slice,
 )
 # Their classes have hundreds of methods, and nobody changes one but forward.
 _LIBRARIES = frozenset(("torch", "transformers"))
@@ -44,13 +52,12 @@ class Behaviour:
 
     def __init__(self, owners: Iterable[tuple[str, Any, dict[str, Any]]]) -> None:
         owners = list(owners)
-        # Objects whose own attributes are watched must stay the objects that they are.
-        inner = {id(owner): owner for _, owner, _ in owners if not isinstance(owner, nn.Module)}
+        # Objects of other kinds must stay the objects that they are.
         self._held = [
             (path, table, name, value)
             for path, _, table in owners
             for name, value in table.items()
-            if id(value) in inner
+            if name not in _OWN and _is_other(value)
         ]
         # `if self.bias is not None` is decided at compile.
         self._absent = [
@@ -144,6 +151,11 @@ class Behaviour:
                 for name, before in zip(names, befores, strict=True):
                     if getattr(kind, name, _ABSENT) != before:
                         yield kind.__qualname__, name, "was changed on the class"
+
+
+def _is_other(value: Any) -> bool:
+    """Neither a tensor, nor plain, nor a container, nor compared by value."""
+    return not isinstance(value, (torch.Tensor, nn.Module, type(None), *_MEMBERS, *_BY_CONTENT))
 
 
 def _members(kind: type) -> tuple[str, ...]:

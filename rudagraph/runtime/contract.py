@@ -7,11 +7,7 @@ to do. Invariant: no call that differs from its contract passes.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import operator
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,22 +21,24 @@ from rudagraph.ir.contract import (
     Contract,
     Modes,
     ModuleContract,
-    Plain,
     TensorContract,
 )
 from rudagraph.ir.torch_types import type_of
 from rudagraph.runtime.arguments import DescribedCall, is_plain_tensor
+from rudagraph.runtime.attributes import (
+    INTERNAL,
+    NO_PART_OF_FORWARD,
+    Getters,
+    attribute_tables,
+    plain_attributes,
+)
 from rudagraph.runtime.behaviour import Behaviour, behaviour_of
-from rudagraph.runtime.skeletons import CONTAINERS, PLAIN, Skeletons, is_plain
+from rudagraph.runtime.skeletons import CONTAINERS, Skeletons
 from rudagraph.runtime.structure import name_of
 from rudagraph.runtime.untouched import Untouched
 from rudagraph.runtime.weights import Weights
 
-# What nn.Module keeps in an instance for itself; the rest of __dict__ is the user's.
-_INTERNAL = frozenset(nn.Module().__dict__) | {"_is_full_backward_hook"}
 HOOK_TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-# Hugging Face's settings for sampling, and its record of warnings given: no step reads them.
-_NO_PART_OF_FORWARD = frozenset(("generation_config", "warnings_issued"))
 _DEEPEST = 4  # containers in containers that tensors are looked for in
 _MUTABLE = (*CONTAINERS, tuple)  # a tuple may hold lists
 
@@ -83,50 +81,6 @@ def current_modes(device_type: str) -> Modes:
     return Modes(torch.is_grad_enabled(), dtype, default)
 
 
-def attribute_tables(model: nn.Module) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Path, owner and attribute dictionary of each module, and of configuration objects in them.
-
-    A configuration is an object with plain attributes that is no module, such as Hugging Face's
-    `model.config` or a dataclass; forward reads it as it reads the module's own attributes.
-    """
-    seen: set[int] = set()
-    for path, module in model.named_modules():
-        yield path, module, module.__dict__
-        yield from _configurations(path, module.__dict__, seen, 0)
-
-
-def _configurations(
-    path: str, table: dict[str, Any], seen: set[int], depth: int
-) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    for name, value in table.items():
-        if name in _NO_PART_OF_FORWARD or not _is_configuration(name, value):
-            continue
-        attributes = getattr(value, "__dict__", None)
-        if id(value) in seen or not isinstance(attributes, dict) or depth >= _DEEPEST:
-            continue
-        seen.add(id(value))
-        inner = f"{path}.{name}" if path else name
-        yield inner, value, attributes
-        yield from _configurations(inner, attributes, seen, depth + 1)
-
-
-def _is_configuration(name: str, value: Any) -> bool:
-    if isinstance(value, (nn.Module, type)):
-        return False
-    if name.endswith("config") or isinstance(value, SimpleNamespace):
-        return True
-    return dataclasses.is_dataclass(value)
-
-
-def plain_attributes(attributes: dict[str, Any]) -> tuple[tuple[str, Plain], ...]:
-    """The user's own scalars in an instance dictionary, and copies of the containers of some."""
-    return tuple(
-        (name, value if isinstance(value, PLAIN) else copy.deepcopy(value))
-        for name, value in attributes.items()
-        if name not in _INTERNAL and name not in _NO_PART_OF_FORWARD and is_plain(value)
-    )
-
-
 def _module_contract(
     path: str, owner: Any, attributes: dict[str, Any], renewed: frozenset[tuple[str, str]]
 ) -> ModuleContract:
@@ -158,7 +112,7 @@ def _attribute_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors that modules hold as plain attributes, or in lists, tuples and dicts of those."""
     for prefix, module in model.named_modules():
         for name, value in module.__dict__.items():
-            if name not in _INTERNAL:
+            if name not in INTERNAL:
                 yield from _tensors_in(value, f"{prefix}.{name}" if prefix else name, 0)
 
 
@@ -235,7 +189,7 @@ class Checker:
 
     def _watch_attributes(self, model: nn.Module) -> None:
         tables = list(attribute_tables(model))
-        fixed, containers = _Getters(), _Getters()
+        fixed, containers = Getters(), Getters()
         for (_, _, table), module in zip(tables, self.contract.modules, strict=True):
             watched: dict[str, Any] = dict((*module.attributes, *behaviour_of(table)))
             if module.training is not None:
@@ -247,7 +201,7 @@ class Checker:
         self._contents = containers
         self.behaviour = Behaviour(tables)
         renewed = {(m.path, name) for m in self.contract.modules for name in m.renewed}
-        self.skeletons = Skeletons(tables, _INTERNAL | _NO_PART_OF_FORWARD, renewed)
+        self.skeletons = Skeletons(tables, INTERNAL | NO_PART_OF_FORWARD, renewed)
         self._untouched = Untouched([table for _, _, table in tables] + self.behaviour.tables)
 
     def model_fits(self, tensors: list[torch.Tensor]) -> bool:
@@ -266,7 +220,8 @@ class Checker:
         versions = self._untouched.versions()
         if self._untouched.since(versions):
             return True
-        if not self._fixed.fit() or not self.behaviour.instances_fit():
+        fits = self._fixed.fit() and self._fixed.exactly()
+        if not fits or not self.behaviour.instances_fit():
             return False
         self._untouched.remember(versions)
         return True
@@ -309,34 +264,6 @@ class Checker:
             return False
         self._guard = _tensor_guard(distinct)
         return True
-
-
-class _Getters:
-    """Named values in many dictionaries, and what they should be.
-
-    Dictionaries with the same names share one getter, run over them in C.
-    """
-
-    def __init__(self) -> None:
-        self._groups: dict[tuple[str, ...], tuple[list[dict[str, Any]], list[Any]]] = {}
-        self._getters: list[tuple[Callable[..., Any], list[dict[str, Any]]]] = []
-        self._wanted: list[list[Any]] = []
-
-    def add(self, table: dict[str, Any], wanted: dict[str, Any]) -> None:
-        if not wanted:
-            return
-        names, values = tuple(wanted), tuple(wanted.values())
-        tables, expected = self._groups.setdefault(names, ([], []))
-        tables.append(table)
-        expected.append(values[0] if len(values) == 1 else values)
-        self._getters = [(operator.itemgetter(*n), found) for n, (found, _) in self._groups.items()]
-        self._wanted = [expected for _, expected in self._groups.values()]
-
-    def fit(self) -> bool:
-        try:
-            return [[*map(get, tables)] for get, tables in self._getters] == self._wanted
-        except KeyError:
-            return False
 
 
 def _check_same_modules(model: nn.Module, contract: Contract) -> None:

@@ -19,10 +19,10 @@ from rudagraph.ir.contract import Contract, ModuleContract
 from rudagraph.ir.torch_types import to_torch_dtype, type_of
 from rudagraph.ir.tree import Constant, Node, Reference, Spelled, TensorLeaf, Tree
 from rudagraph.runtime.arguments import DescribedCall, is_plain_tensor
+from rudagraph.runtime.attributes import attribute_tables
 from rudagraph.runtime.contract import (
     HOOK_TABLES,
     Checker,
-    attribute_tables,
     current_modes,
     global_hooks,
 )
