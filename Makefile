@@ -25,7 +25,7 @@ endif
 PYTEST = $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-gpu check format golden clean
+.PHONY: help demo test test-full test-gpu sanitize check format golden clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,12 @@ test-full: $(DEV_READY) ## every test that needs no GPU
 
 test-gpu: $(DEV_READY) ## the tests that need a CUDA device
 	$(PYTEST) --full -m "cuda or multi_gpu" $(ARGS)
+
+sanitize: $(DEV_READY) ## compute-sanitizer over the kernel tests, on a CUDA device
+	for tool in memcheck racecheck; do \
+	  compute-sanitizer --tool $$tool --error-exitcode 9 \
+	    $(PYTEST) -q tests/codegen/test_cuda.py $(ARGS) || exit 1; \
+	done
 
 check: $(DEV_READY) ## lint, format, types and structure
 	$(RUN) -m ruff check .

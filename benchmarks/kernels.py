@@ -219,7 +219,8 @@ def graph_of(runs: Sequence[Run], launches: int) -> torch.cuda.CUDAGraph:
             run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+    # Autograd's own thread may allocate meanwhile.
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         for number in range(launches):
             runs[number % len(runs)]()
     return graph

@@ -209,7 +209,9 @@ def fold_warps(value: Scalar, fold: Fold, threads: int) -> Scalar:
     return fold_registers(parts, fold)
 
 
-def fold_groups(values: Sequence[Scalar], fold: Fold, threads: int, groups: int) -> list[Scalar]:
+def fold_groups(
+    values: Sequence[Scalar], fold: Fold, threads: int, groups: int, buffer_name: str
+) -> list[Scalar]:
     """Each value over the `groups` groups of `threads` in a block: right in the first group.
 
     By halves: the upper groups hand theirs to the lower ones. Both numbers are powers of two.
@@ -220,7 +222,7 @@ def fold_groups(values: Sequence[Scalar], fold: Fold, threads: int, groups: int)
     result = list(values)
     half = groups // 2
     span = threads * half
-    size, name = span * len(values), f"groups_{kind}_{len(values)}"
+    size, name = span * len(values), f"groups_{kind}_{len(values)}_{buffer_name}"
     buffer = shared_array(builder.module, kind, size, name, is_new=False) if half else None
     while half:
         place = thread & (half * threads - 1)

@@ -186,12 +186,25 @@ class Tile(Vector):
         """Which of the block's rows this thread's is."""
         return self.function(name, "", I64.numba, lambda builder: self._group(builder).value)
 
-    def _make_rows(self, name: str, fold_name: str) -> Intrinsic:
-        """`rows_sum`: each element over the block's rows, right in the threads of the first."""
+    def _make_rows_sum(self, name: str, number: str) -> Intrinsic:
+        return self._fold_rows(name, "sum", number)
+
+    def _make_rows_max(self, name: str, number: str) -> Intrinsic:
+        return self._fold_rows(name, "max", number)
+
+    def _make_rows_min(self, name: str, number: str) -> Intrinsic:
+        return self._fold_rows(name, "min", number)
+
+    def _fold_rows(self, name: str, fold_name: str, number: str) -> Intrinsic:
+        """`rows_sum_0`: each element over the block's rows, right in the threads of the first.
+
+        Calls take turns between two buffers, 0 and 1.
+        """
 
         def emit(builder: Any, argument: Argument) -> Any:
             values = self.values_of(name, builder, *argument, None)
-            return pack(builder, fold_groups(values, FOLDS[fold_name], self.threads, self.rows))
+            fold = FOLDS[fold_name]
+            return pack(builder, fold_groups(values, fold, self.threads, self.rows, number))
 
         def result(argument: Any) -> Any:
             return tile_type(element_kind(name, argument), self.count)

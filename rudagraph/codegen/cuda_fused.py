@@ -116,7 +116,8 @@ class _Lowering:
         words = held_words(self.stages)
         shape = row_shape(self.nest.inner, self.vector, words)
         is_small = shape.chunks * shape.vector * words <= SHARED_HELD_WORDS
-        holds_shared = is_small or shape.threads <= WARP
+        own = held_words(self.stages, shared=False)
+        holds_shared = is_small or shape.threads <= WARP or own == words
         if not holds_shared:
             shape = late_shape(self.nest.inner, self.vector)
         peak = peak_words(self.stages, shared=holds_shared)

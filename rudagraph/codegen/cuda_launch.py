@@ -127,7 +127,8 @@ def row_shape(length: int, vector: int, words: float) -> RowShape:
     per_thread = VECTORS_PER_THREAD if vector > 1 else SINGLES_PER_THREAD
     threads = max(_power_of_two(-(-vectors // per_thread)), WARP)
     if threads > MOST_THREADS:
-        threads = LONG_ROW_THREADS
+        chunks = -(-vectors // LONG_ROW_THREADS)
+        return RowShape(LONG_ROW_THREADS, vector, chunks, 1, 1024 // LONG_ROW_THREADS)
     chunks = -(-vectors // threads)
     held = int(chunks * vector * words)
     # Guards of what is outside the row take registers too.

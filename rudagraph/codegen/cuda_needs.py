@@ -48,24 +48,28 @@ def held_words(stages: Stages, *, shared: bool = True) -> float:
 
 
 def peak_words(stages: Stages, *, shared: bool) -> float:
-    """As `held_words` at the worst moment: an operand that no later pass wants is let go."""
-    first = later = 0.0
+    """32-bit words an element takes at the worst moment: when its row is loaded, or between passes.
+
+    Args:
+        shared: as for `held_words`.
+    """
+    first, between = 0.0, [0.0] * (len(stages.passes) - 1)
     for value in stages.body_values():
         passes = [at for at, current in enumerate(stages.passes) if value in current.sources]
         if not passes or stages.place[value] is not Place.ELEMENT:
             continue
         sources = {stages.passes[at].sources[value] for at in passes}
-        size = value.type.dtype.size / 4
+        is_kept = Source.KEPT in sources
+        size = (value.type.dtype.compute if is_kept else value.type.dtype).size / 4
         if Source.OPERAND in sources:
             if not shared and is_shared(stages, value):
                 continue
             first += size
-            later += size if len(passes) > 1 else 0.0
-        elif Source.STORED in sources:
-            later += size
-        elif Source.KEPT in sources:
-            later += value.type.dtype.compute.size / 4
-    return max(first, later)
+        elif not is_kept and Source.STORED not in sources:
+            continue  # computed again
+        for at in range(passes[0], passes[-1]):
+            between[at] += size
+    return max([first, *between])
 
 
 def is_shared(stages: Stages, value: Value) -> bool:

@@ -71,11 +71,11 @@ class Totals:
         """Store the partial sums: of columns those of a block, which has `rows` groups of rows."""
         writer = self.writer
         columns = [index for index, partial in self.partials.items() if partial.is_column]
-        for index, partial in self.partials.items():
+        for number, (index, partial) in enumerate(self.partials.items()):
             total, name = self.register[index], FOLD_NAMES[writer.sum_op(index).opcode]
             if partial.is_column:
                 if rows > 1:
-                    writer.lines.add(f"{total} = tile.rows_{name}({total})")
+                    writer.lines.add(f"{total} = tile.rows_{name}_{number % 2}({total})")
                 continue
             if any(index in current.sums for current in writer.stages.passes):
                 writer.lines.add(f"{total} = tile.across_{name}({total})")

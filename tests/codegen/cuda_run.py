@@ -85,6 +85,7 @@ class Runner:
         return [result.cpu() for result in self.results]
 
     def _launch(self) -> None:
+        self._copy_operands()
         stream = torch.cuda.current_stream().cuda_stream
         for call in self.lowered.calls:
             addresses = [
@@ -94,6 +95,15 @@ class Runner:
             block = (ctypes.c_int64 * max(len(addresses), 1))(*addresses)
             _loaded(call.source).bind(ctypes.addressof(block))(stream)
             torch.cuda.synchronize()
+
+    def _copy_operands(self) -> None:
+        """What the test has changed since the last call; not where results have taken the place."""
+        given, taken = iter(self.tensors), {operand for operand, _ in self.shared}
+        for index, operand in enumerate(self.op.operands):
+            if isinstance(operand, Value):
+                tensor = next(given)
+                if index not in taken:
+                    self.operands[index] = _on_device(tensor, self.device)
 
     def _emulate(self) -> None:
         memory = ptx_emulator.Memory()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.kernel_cases import cross_entropy, layer_norm, softmax
+from benchmarks.kernels import plan
 from rudagraph.build.cuda import assemble, registers, spilled
 from rudagraph.build.ptx import facts
 from rudagraph.codegen.cuda import generate, generator
@@ -211,3 +213,55 @@ def test_two_runs_give_the_same_bits(name: str) -> None:
 def _layout(op: Op) -> list[torch.Tensor]:
     """Row-major operands that take no memory."""
     return [torch.empty(value.type.shape, device="meta") for value in op.inputs]
+
+
+# -- long rows
+
+
+def test_the_class_of_a_long_row_is_stored_apart() -> None:
+    op = plan(cross_entropy(4, 70000, "bf16"), "sm_90").kernels[0][0]
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(4, 70000, generator=generator).bfloat16()
+    given = {
+        "gradient": torch.tensor(0.5).bfloat16(),
+        "logits": logits,
+        "target": torch.tensor([[0], [69999], [-100], [40000]]),
+    }
+    names = [port.value.name for port in op.body.inputs] if op.body else []
+    tensors = [given[next(key for key in given if key in name)] for name in names]
+    (text,) = [call.source.text for call in lower(op, *tensors).calls[:1]]
+    assert "store_row_bf16" in text and "at_position" not in text
+    check(op, *tensors)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["softmax", "rms_norm"])
+def test_blocks_share_rows_that_would_not_stay_in_l2(name: str) -> None:
+    op = case(name, "bf16", 2, 262144)
+    operands = operands_for(op)
+    first = lower(op, *operands).calls[0].source
+    assert first.cuda is not None and first.cuda.cluster == 4
+    check(op, *operands, looser=2)
+
+
+@pytest.mark.parametrize("length", [4096, 16384])
+def test_weight_and_bias_are_loaded_when_they_are_used(length: int) -> None:
+    """Held from the start they would leave too few registers for a full multiprocessor."""
+    ((_, lowered),) = plan(layer_norm(8192, length, "bf16"), "sm_90").kernels
+    source = lowered.calls[0].source
+    assert source.text.index("tile.sum_2") < source.text.index("load_bf16(weight_pointer")
+    assert spilled(assemble(ptx_of(source), source)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    "dtype,length,threads,resident", [("bf16", 4096, 256, 6), ("f32", 16384, 512, 2)]
+)
+def test_softmax_leaves_room_for_more_blocks(
+    dtype: str, length: int, threads: int, resident: int
+) -> None:
+    ((_, lowered),) = plan(softmax(8192, length, dtype), "sm_90").kernels
+    source = lowered.calls[0].source
+    assert source.cuda is not None
+    assert (source.cuda.threads, source.cuda.resident) == (threads, resident)
+    report = assemble(ptx_of(source), source)[1]
+    assert spilled(report) == 0 and registers(report) * threads * resident <= 65536
