@@ -130,8 +130,8 @@ def _reduction(rewriter: Rewriter, op: Op) -> Replacement:
     (x,) = op.inputs
     inner = rewriter.producer(x, "cast") if op.opcode == "sum" else None
     if inner is not None and inner.inputs[0].type.dtype.compute is x.type.dtype:
-        attributes = {**dict(op.attributes), "dtype": op.result.type.dtype}
-        return rewriter.one("sum", inner.inputs[0], **attributes)
+        wide = {**dict(op.attributes), "dtype": op.result.type.dtype}
+        return rewriter.one("sum", inner.inputs[0], name=rewriter.name, **wide)
     axes = _ints(op, "axes")
     real = tuple(axis for axis in axes if x.type.shape[axis] != 1)
     if (real == axes and axes) or (real and fold_of(op) is not None):

@@ -61,6 +61,14 @@ def test_every_nan_stays_one_in_bf16(evaluate):
     x = np.array([0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFFC00000], np.uint32).view(np.float32)
     assert np.isnan(widened("bf16", evaluate("x", "bf16", x=("f32", x)))).all()
     assert np.isnan(evaluate("round_bf16(x)", x=("f32", x))).all()
+    assert np.isnan(evaluate("nearest_bf16(settled(x))", x=("f32", x))).all()
+
+
+def test_the_short_rounding_to_bf16_is_the_long_one(evaluate):
+    x = near_ties()
+    x = x[~np.isnan(x)]
+    result = evaluate("nearest_bf16(settled(x))", x=("f32", x))
+    np.testing.assert_array_equal(result, rounded("bf16", x))
 
 
 @pytest.mark.parametrize("kind", ["i64", "i32", "i16", "i8", "u8", "u32"])
