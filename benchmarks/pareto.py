@@ -264,17 +264,17 @@ def draw(path: str, cases: dict[str, list[Point]]) -> None:
     figure, panels = plt.subplots(1, len(cases), figsize=(4.6 * len(cases), 3.8), squeeze=False)
     kinds = {"rudagraph": "o-", "torch.compile": "s--", "checkpointing": "^", "eager": "D"}
     for panel, (name, points) in zip(panels[0], cases.items(), strict=True):
-        for kind, style in kinds.items():
+        for colour, (kind, style) in enumerate(kinds.items()):
             dots = sorted(
                 (p.result.peak_bytes / 2**20, p.result.median_ms)  # type: ignore[operator]
                 for p in points
                 if p.result.variant.startswith(kind)
             )
             if dots:
-                panel.plot(*zip(*dots, strict=True), style, label=kind, markersize=5)
+                panel.plot(*zip(*dots, strict=True), style, color=f"C{colour}", label=kind)
         panel.set(title=name, xlabel="peak over the weights, MiB", xlim=(0, None), ylim=(0, None))
     panels[0][0].set_ylabel("forward and backward, ms")
-    panels[0][-1].legend(frameon=False)
+    panels[0][0].legend(frameon=False, loc="lower right")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
