@@ -69,6 +69,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.attributes: dict[str, torch.Tensor] = {}
         self._custom: dict[int, Any] = {}  # sequence number of an autograd node -> annotation
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch's question: without its wrapper, which keeps its compiler out, calls are cheap.
+
+        The compiler never meets a recorder: a step is captured outside of it.
+        """
+        return False
+
     def input(self, name: str, tensor: torch.Tensor) -> fx.Node:
         """A placeholder that stands for the tensor."""
         node = self.graph.placeholder(name)

@@ -70,7 +70,8 @@ class Op:
         object.__setattr__(self, "operands", operands)
         inputs = tuple(operand for operand in operands if isinstance(operand, Value))
         object.__setattr__(self, "inputs", inputs)
-        object.__setattr__(self, "attributes", make_attributes(**dict(self.attributes)))
+        if self.attributes:
+            object.__setattr__(self, "attributes", make_attributes(**dict(self.attributes)))
 
     def __getitem__(self, name: str) -> Attribute:
         """The attribute `name`; KeyError where the op has none of that name."""

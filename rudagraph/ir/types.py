@@ -89,6 +89,7 @@ def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+@functools.lru_cache(maxsize=4096)
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The common shape under NumPy's rule; raises ValueError where there is none."""
     return functools.reduce(_broadcast_pair, shapes, ())

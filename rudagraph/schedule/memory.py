@@ -11,8 +11,10 @@ whose lifetimes meet its own. Ties go to the earlier, then to the one listed fir
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 ALIGNMENT = 64  # a cache line, and the widest vector register
 
@@ -46,8 +48,7 @@ def assign_offsets(intervals: Sequence[Interval]) -> tuple[tuple[int, ...], int]
             continue
         offset = _lowest_gap(interval, size, placed)
         offsets[index] = offset
-        placed.append((offset, offset + size, interval))
-        placed.sort(key=lambda entry: entry[:2])
+        insort(placed, (offset, offset + size, interval), key=itemgetter(0, 1))
     return tuple(offsets), max((end for _, end, _ in placed), default=0)
 
 

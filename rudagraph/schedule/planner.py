@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from rudagraph.ir.graph import Graph, Location, Op, Port, Role, Value
 from rudagraph.ir.ops import Tag, has
@@ -115,13 +116,9 @@ class _Planner:
             self.buffers[index] = replace(self.buffers[index], offset=offset)
         outside_arena = [b for b in self.buffers if b.kind in ALLOCATED] + self._brought_in(end)
         steady = arena_bytes + _FLAG_BYTES * len(self.errors)
+        alive = _alive_bytes(outside_arena, end)
         timeline = tuple(
-            Moment(
-                name,
-                launch,
-                steady + sum(b.bytes for b in outside_arena if b.first <= at <= b.last),
-            )
-            for name, launch, at in self.moments
+            Moment(name, launch, steady + alive[at]) for name, launch, at in self.moments
         )
         peak = max((moment.bytes for moment in timeline), default=arena_bytes)
         plan = Plan(
@@ -145,6 +142,15 @@ class _Planner:
             elif buffer.kind is BufferKind.BOUND and role is Role.TANGENT:
                 brought.append(replace(buffer, last=end))
         return brought
+
+
+def _alive_bytes(buffers: list[Buffer], end: int) -> list[int]:
+    """Bytes of the buffers alive at each position up to the end."""
+    change = [0] * (end + 2)
+    for buffer in buffers:
+        change[buffer.first] += buffer.bytes
+        change[buffer.last + 1] -= buffer.bytes
+    return list(accumulate(change))
 
 
 class _EntryPlanner:
