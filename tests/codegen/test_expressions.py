@@ -141,6 +141,8 @@ def assert_same(
     op: Op, result: torch.Tensor, wanted: torch.Tensor, x: torch.Tensor, y: torch.Tensor
 ) -> None:
     valid = is_comparable(op, x)
+    if op.opcode == "gelu_backward":
+        valid &= torch.isfinite(y)  # of infinity PyTorch's formula makes nan, its limit is 0 or 1
     if op.opcode in ("shift_left", "shift_right"):
         valid = (y >= 0) & (y < 8)  # other counts are undefined in C++
     if op.opcode == "pow" and not x.dtype.is_floating_point:

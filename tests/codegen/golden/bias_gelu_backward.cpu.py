@@ -1,6 +1,6 @@
 # 512 rows in 16 blocks; gradient_pointer=operand 0, x_pointer=operand 1, bias_pointer=operand 2, dx_pointer=result 0, partials=workspace 0
 LENGTH = 3072
-INTERLEAVE = 2
+INTERLEAVE = 4
 
 
 def kernel(begin, end, block, gradient_pointer, x_pointer, bias_pointer, dx_pointer, partials):

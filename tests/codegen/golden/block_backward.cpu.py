@@ -1,6 +1,6 @@
 # 4096 rows in 16 blocks; gradient_pointer=operand 0, h_pointer=operand 1, z_pointer=operand 2, mean_pointer=operand 3, rstd_pointer=operand 4, rms_rstd_pointer=operand 5, logsumexp_pointer=operand 6, ln_weight_pointer=operand 7, ln_bias_pointer=operand 8, bias_pointer=operand 9, rms_weight_pointer=operand 10, target_pointer=operand 11, key_pointer=operand 12, dx_pointer=result 0, scratch=workspace 1, partials=workspace 0, keep_stream=number 7
 LENGTH = 1024
-INTERLEAVE = 2
+INTERLEAVE = 4
 
 
 def kernel(

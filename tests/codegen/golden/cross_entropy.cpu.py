@@ -1,6 +1,6 @@
 # 256 rows in 16 blocks; logits_pointer=operand 0, target_pointer=operand 1, logsumexp_pointer=result 1, partials=workspace 0
 LENGTH = 32000
-INTERLEAVE = 2
+INTERLEAVE = 4
 
 
 def kernel(begin, end, block, logits_pointer, target_pointer, logsumexp_pointer, partials):

@@ -1,6 +1,6 @@
 # 1 rows in 1 blocks; gate_pointer=operand 0, up_pointer=result 0
 LENGTH = 800
-INTERLEAVE = 2
+INTERLEAVE = 4
 
 
 def kernel(begin, end, block, gate_pointer, up_pointer):

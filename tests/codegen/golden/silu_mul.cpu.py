@@ -1,6 +1,6 @@
 # 704 rows in 64 blocks; gate_pointer=operand 0, up_pointer=operand 1, y_pointer=result 0
 LENGTH = 4096
-INTERLEAVE = 2
+INTERLEAVE = 4
 
 
 def kernel(begin, end, block, gate_pointer, up_pointer, y_pointer):

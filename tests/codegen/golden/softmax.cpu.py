@@ -1,6 +1,6 @@
 # 128 rows in 10 blocks; x_pointer=operand 0, y_pointer=result 0, scratch=workspace 0
 LENGTH = 512
-INTERLEAVE = 2
+INTERLEAVE = 4
 
 
 def kernel(begin, end, block, x_pointer, y_pointer, scratch):

@@ -1,6 +1,6 @@
 # 16 rows in 16 blocks; x_pointer=operand 0, y_pointer=result 0
 LENGTH = 200000
-INTERLEAVE = 2
+INTERLEAVE = 4
 
 
 def kernel(begin, end, block, x_pointer, y_pointer):
