@@ -221,9 +221,14 @@ def _embedding_bag(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    if max_norm is None:
-        return NotImplemented
-    raise _renormalised(max_norm, norm_type)
+    if max_norm is not None:
+        raise _renormalised(max_norm, norm_type)
+    if weight.dtype is torch.bfloat16:
+        raise UnsupportedError(
+            "PyTorch's embedding_bag of bfloat16 gives results of other shapes than it declares",
+            hint="take the rows with F.embedding and add them up, or keep this table in float32",
+        )
+    return NotImplemented
 
 
 def _renormalised(max_norm: float, norm_type: float) -> UnsupportedError:

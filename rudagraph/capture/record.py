@@ -46,6 +46,15 @@ _QUESTIONS = frozenset(
         aten.is_non_overlapping_and_dense.default,
     )
 )
+# Write into running statistics, and their schemas do not say so.
+_WRITES_UNSAID = frozenset(
+    (
+        aten.native_batch_norm.default,
+        aten.cudnn_batch_norm.default,
+        aten.miopen_batch_norm.default,
+        aten._batch_norm_impl_index.default,
+    )
+)
 
 
 class Unusual(Exception):
@@ -101,6 +110,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return function(*args, **kwargs)
         if not isinstance(function, torch._ops.OpOverload):
             raise Unusual(f"{function} is called")
+        if function in _WRITES_UNSAID:
+            raise Unusual(f"{function} writes running statistics")
         if function._schema.is_mutable:
             return self._in_place(function, args, kwargs)
         if function is aten.lift_fresh.default:

@@ -108,6 +108,14 @@ def _pools(module: Function, x: torch.Tensor) -> torch.Tensor:
     return F.max_pool1d(x.unsqueeze(0), 2).logsumexp(-1).sum()
 
 
+def _keeps_statistics(module: Function, x: torch.Tensor) -> torch.Tensor:
+    """An operator that writes into its operands and does not say so."""
+    normal, _, _ = torch.native_batch_norm(
+        x, None, None, module.total, module.total + 1, True, 0.1, 1e-5
+    )
+    return normal.square().sum()
+
+
 @pytest.mark.parametrize(
     ("function", "suffices"),
     [
@@ -117,6 +125,7 @@ def _pools(module: Function, x: torch.Tensor) -> torch.Tensor:
         (_reads_a_view_after_a_write, False),
         (_writes_a_part, False),
         (_updates_a_buffer, False),
+        (_keeps_statistics, False),
     ],
     ids=lambda item: getattr(item, "__name__", None),
 )

@@ -121,6 +121,10 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], tuple[str, ...]]] =
     "foreign state": (lambda m, x: x + OUTSIDE.add_(1), ("in place", "buffer")),
     "effect": (lambda m, x: torch.linalg.inv(m.fc(x).T @ x), ("_linalg_check_errors", "inv_ex")),
     "memory outside": (lambda m, x: x[:, 1:].as_strided((2, 3), (3, 1)), ("memory outside",)),
+    "embedding_bag": (
+        lambda m, x: F.embedding_bag(torch.zeros(1, 2, dtype=torch.int64), m.fc.weight.bfloat16()),
+        ("bfloat16", "F.embedding"),
+    ),
     "no tensor": (lambda m, x: {"a": 1}, ("no tensor",)),
 }
 
