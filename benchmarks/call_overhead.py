@@ -4,11 +4,12 @@
 
 Three parts: the contract check; the forward call without it; backward, autograd's own accumulation
 included. Each is taken twice. In a loop: the part is repeated by itself (backward after a forward
-each), and every launch (kernel or library op) is replaced by a function that does nothing, so that
-the time is the call's alone. Between kernels: launches run, and each is timed inside the very call
-whose total is taken, so their share cancels call by call; what is left includes fetching again what
-the kernels have driven out of the processor's caches. Beside them backward of an autograd Function
-of the same inputs that does nothing at all: what PyTorch itself takes for so many leaves.
+each), and every launch (kernel or library op) is replaced by a function that computes nothing; in
+backward it allocates what a library op would have, so that autograd gets every gradient. Between
+kernels: launches run, and each is timed inside the very call whose total is taken, so their share
+cancels call by call; what is left includes fetching again what the kernels have driven out of the
+processor's caches. Beside them backward of an autograd Function of the same inputs that does
+nothing at all: what PyTorch itself takes for so many leaves.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 
 from benchmarks.report import Result, print_table, write_json
+from rudagraph.runtime.buffers import Frame
 from rudagraph.runtime.entries import BoundEntry
 from rudagraph.runtime.step import Signature, Step, _fits, _form
 
@@ -81,6 +83,41 @@ def replace(entry: BoundEntry, other: Callable[[Action], Action]) -> None:
 
 def nothing() -> None:
     """The launch of no kernel."""
+
+
+class Learner:
+    """Runs a launch and notes what it allocates, to stand in for it afterwards."""
+
+    def __init__(self, frame: Frame, launch: Action) -> None:
+        self._tensors = frame.tensors
+        self._launch = launch
+        self._made: list[tuple[int, torch.Tensor]] = []
+
+    def __call__(self) -> None:
+        before = list(self._tensors)
+        self._launch()
+        pairs = enumerate(zip(before, self._tensors, strict=True))
+        self._made = [(slot, now) for slot, (was, now) in pairs if now is not was]
+
+    def stand_in(self) -> None:
+        """The launch of no kernel: autograd still gets every gradient, fresh."""
+        for slot, tensor in self._made:
+            self._tensors[slot] = torch.empty_like(tensor)
+
+
+def leave_work_out(case: Case, frame: Frame) -> None:
+    """Put what learners have seen in one step in the place of every launch."""
+    backward = frame.backward
+    replace(backward, lambda launch: Learner(frame, launch))
+    case.clear()
+    case.step(**case.batch).loss.backward()
+    backward.steps[:] = [
+        step.stand_in if isinstance(step, Learner) else step for step in backward.steps
+    ]
+    replace(frame.forward, lambda launch: nothing)
+    case.clear()
+    case.step(**case.batch).loss.backward()
+    assert all(parameter.grad is not None for parameter in case.parameters)
 
 
 def build() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
@@ -228,7 +265,7 @@ def main() -> int:
     between = case.between_kernels(repeats, stopwatch)
     for entry, steps in zip(entries, launches, strict=True):
         entry.steps[:] = steps
-        replace(entry, lambda step: nothing)
+    leave_work_out(case, frame)
     alone = case.in_a_loop(repeats)
 
     allowed = {
