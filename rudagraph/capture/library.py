@@ -53,7 +53,7 @@ def lower_library(low: Lowering, node: fx.Node, wide: DType | None = None) -> Re
             "library",
             *operands,
             types=types,
-            name=low.name,
+            name=[name for name, tensor in zip(low.names, flat, strict=True) if tensor is not None],
             target=f"{target.namespace}.{target._opname}.{target._overloadname}",
             arguments=positional,
             keywords=keywords or None,

@@ -28,7 +28,7 @@ from rudagraph.capture.inputs import Input
 from rudagraph.capture.library import lower_library
 from rudagraph.capture.lowering import Lowering
 from rudagraph.capture.mistakes import HINT, refusal_of, spoken
-from rudagraph.capture.names import name_nodes, place, short_name
+from rudagraph.capture.names import describe_nodes, place, short_name
 from rudagraph.capture.places import location_text
 from rudagraph.capture.table import ROWS, WIDENED
 from rudagraph.capture.trace import JointTrace, Label
@@ -69,8 +69,8 @@ def lower(
     graph = trace.graph
     alive = _alive(trace)
     builder = GraphBuilder("joint")
-    low = Lowering(builder, Constants(trace.module, graph, outer), name_nodes(graph))
-    _name_outputs(low, trace, inputs)
+    described = describe_nodes(graph, _gradient_names(trace, inputs))
+    low = Lowering(builder, Constants(trace.module, graph, outer), described)
     for node, label in trace.inputs.items():
         if label.kind == "input" and node not in alive:
             continue
@@ -79,7 +79,8 @@ def lower(
         if node.op == "call_function" and node in alive and node not in low.constants.nodes:
             low.environment[node] = _lower_node(low, node)
     for label, node in trace.outputs:
-        low.name = low.names.get(node, "")
+        if node in described:
+            low.name = described[node].name
         builder.output(low.value(node), *_output_port(label, inputs, results))
     builder.inputs.sort(key=lambda port: _INPUT_ORDER.index(port.role))
     builder.outputs.sort(key=lambda port: _OUTPUT_ORDER.index(port.role))
@@ -100,10 +101,13 @@ def _alive(trace: JointTrace) -> set[fx.Node]:
     return alive
 
 
-def _name_outputs(low: Lowering, trace: JointTrace, inputs: list[Input]) -> None:
-    for label, node in trace.outputs:
-        if label.kind == "gradient" and node.op == "call_function":
-            low.names[node] = f"grad.{inputs[label.index].target}"
+def _gradient_names(trace: JointTrace, inputs: list[Input]) -> dict[fx.Node, str]:
+    """What the gradients of inputs are called, by the nodes of backward that give them."""
+    return {
+        node: f"grad.{inputs[label.index].target}"
+        for label, node in trace.outputs
+        if label.kind == "gradient" and node.op == "call_function"
+    }
 
 
 def _add_input(
@@ -131,8 +135,7 @@ def _output_port(label: Label, inputs: list[Input], results: list[str]) -> tuple
 def _lower_node(low: Lowering, node: fx.Node) -> Any:
     if node.target is operator.getitem:
         return low.value(node.args[0])[node.args[1]]
-    low.name = low.names[node]
-    low.builder.location = place(node)
+    low.start(node)
     try:
         _refuse_random(node)
         result = ROWS.get(node.target, lower_library)(low, node)

@@ -6,13 +6,16 @@ dtype and shape that the trace gave the node.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
+from typing import cast as typed
 
 import torch
 from torch import fx
 
 from rudagraph.capture.constants import Constants
+from rudagraph.capture.names import Described
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.builder import GraphBuilder
 from rudagraph.ir.graph import Attribute, Operand, Port, Role, Value
@@ -26,18 +29,30 @@ class Lowering:
     """What rows see: operands of a node, result types, and short spellings for emitting ops."""
 
     def __init__(
-        self, builder: GraphBuilder, constants: Constants, names: dict[fx.Node, str]
+        self, builder: GraphBuilder, constants: Constants, described: dict[fx.Node, Described]
     ) -> None:
         self.builder = builder
         self.constants = constants
-        self.names = names
+        self.described = described
         self.environment: dict[fx.Node, Any] = {}
         self.tensors: dict[str, torch.Tensor] = {}  # of inputs of role constant, by target
-        self.name = ""
+        self.name = ""  # of the node being lowered
+        self.names: tuple[str, ...] = ()  # of its results, where it has several
         self.key_name = "key"
         self._casts: dict[tuple[Value, DType], Value] = {}
         self._constants: dict[fx.Node, Value] = {}
         self._key: Value | None = None
+
+    def start(self, node: fx.Node) -> None:
+        """What is emitted from here on comes from this node."""
+        described = self.described[node]
+        self.name, self.builder.location = described.name, described.location
+        traced = node.meta["val"]
+        names = [self.name] * (len(traced) if isinstance(traced, (list, tuple)) else 1)
+        for user in node.users:
+            if user.target is operator.getitem:
+                names[typed(int, user.args[1])] = self.described[user].name
+        self.names = tuple(names)
 
     # -- operands
 
@@ -119,9 +134,9 @@ class Lowering:
             number = self.constants.uniform(node)
             type = self.type(node)
             if number is not None:
-                value = self.full(type, number, self.names[node])
+                value = self.full(type, number, self.described[node].name)
             else:
-                value = self.constant(self.constants.value(node), self.names[node])
+                value = self.constant(self.constants.value(node), self.described[node].name)
             self._constants[node] = value
         return self._constants[node]
 
@@ -129,7 +144,7 @@ class Lowering:
         tensor = self.constants.foreign(node)
         assert tensor is not None
         if node not in self._constants:
-            self._constants[node] = self._constant_input(self.names[node], tensor)
+            self._constants[node] = self._constant_input(self.described[node].name, tensor)
         return self._constants[node]
 
     # -- emitting

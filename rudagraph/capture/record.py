@@ -207,14 +207,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What the full trace notes: the user's line, for backward that of the forward op."""
         if self.in_backward:
             node.meta["partitioner_tag"] = "is_backward"
+            node.meta["seq_nr"] = self.running
             if self.running in self._custom:
                 node.meta["custom"] = self._custom[self.running]
             return
+        # The autograd node of this call, if it has one, has just been made.
+        made = node.meta["seq_nr"] = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
         custom = notes.get_current_meta().get("custom")
         if custom:
             node.meta["custom"] = dict(custom)
-            # The autograd node of this call, if it has one, has just been made.
-            made = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
             self._custom.setdefault(made, node.meta["custom"])
 
     def watch(self, results: list[torch.Tensor]) -> None:

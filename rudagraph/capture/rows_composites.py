@@ -26,7 +26,7 @@ def _layer_norm(low: Lowering, node: Node) -> Result:
     given = arguments(node)
     operands = [_optional(low, given[name]) for name in ("x", "weight", "bias")]
     return low.builder.emit(
-        "layer_norm", *operands, name=low.name, axes=given["axes"], epsilon=given["epsilon"]
+        "layer_norm", *operands, name=low.names, axes=given["axes"], epsilon=given["epsilon"]
     )
 
 
@@ -37,7 +37,7 @@ def _layer_norm_backward(low: Lowering, node: Node) -> Result:
     operands = [_optional(low, given[name]) for name in names]
     needs = tuple(map(bool, given["needs"]))
     return low.builder.emit(
-        "layer_norm_backward", *operands, name=low.name, axes=given["axes"], needs=needs
+        "layer_norm_backward", *operands, name=low.names, axes=given["axes"], needs=needs
     )
 
 
@@ -48,7 +48,7 @@ def _rms_norm(low: Lowering, node: Node) -> Result:
     return low.builder.emit(
         "rms_norm",
         *operands,
-        name=low.name,
+        name=low.names,
         axes=given["axes"],
         epsilon=given["epsilon"],
         style="torch",
@@ -63,7 +63,7 @@ def _rms_norm_backward(low: Lowering, node: Node) -> Result:
     return low.builder.emit(
         "rms_norm_backward",
         *operands,
-        name=low.name,
+        name=low.names,
         axes=given["axes"],
         needs=needs,
         style="torch",
@@ -100,7 +100,7 @@ def _kept(low: Lowering, node: Node) -> Value:
 def _cross_entropy(low: Lowering, node: Node) -> Result:
     given = arguments(node)
     operands = [_optional(low, given[name]) for name in ("logits", "target", "weight")]
-    return low.builder.emit("cross_entropy", *operands, name=low.name, **_loss_settings(given))
+    return low.builder.emit("cross_entropy", *operands, name=low.names, **_loss_settings(given))
 
 
 @row(ours.cross_entropy_backward.default)
@@ -126,7 +126,7 @@ def _attention(low: Lowering, node: Node) -> Result:
         key,
         value,
         mask,
-        name=low.name,
+        name=low.names,
         causal=causal,
         scale=given["scale"],
     )
@@ -147,7 +147,7 @@ def _attention_backward(low: Lowering, node: Node) -> Result:
         mask,
         out,
         logsumexp,
-        name=low.name,
+        name=low.names,
         causal=causal,
         scale=given["scale"],
     )

@@ -6,7 +6,7 @@ Input: operands already defined in the graph being built. Output: a Graph in def
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rudagraph.ir.graph import (
@@ -66,12 +66,15 @@ class GraphBuilder:
         self,
         opcode: str,
         *operands: Operand,
-        name: str = "",
+        name: str | Sequence[str] = "",
         types: tuple[TensorType, ...] | None = None,
         body: Graph | None = None,
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
-        """Append an op; result types are inferred unless given. Results are named after `name`."""
+        """Append an op; result types are inferred unless given.
+
+        Results are named after `name`, or each after its own.
+        """
         return self._append(opcode, operands, name, types, body, make_attributes(**attributes))
 
     def one(
@@ -86,14 +89,17 @@ class GraphBuilder:
         self,
         opcode: str,
         operands: tuple[Operand, ...],
-        name: str,
+        name: str | Sequence[str],
         types: tuple[TensorType, ...] | None,
         body: Graph | None,
         attributes: tuple[tuple[str, Attribute], ...],
     ) -> tuple[Value, ...]:
         if types is None:
             types = infer(opcode, operands, dict(attributes), body)
-        results = tuple(self.fresh(name or opcode, type) for type in types)
+        names = [name] * len(types) if isinstance(name, str) else name
+        results = tuple(
+            self.fresh(hint or opcode, type) for hint, type in zip(names, types, strict=True)
+        )
         self.ops.append(Op(opcode, operands, results, attributes, self.location, body))
         return results
 

@@ -95,7 +95,12 @@ class _Renamer:
 
 
 def canonical_name(name: str) -> str:
-    """What follows the last index of a module path, without counters: at most three parts."""
+    """What follows the last index of a module path, without counters: at most three parts.
+
+    A gradient stays one: grad.layers.3.mlp.up_2 is grad.mlp.up.
+    """
+    if name.startswith("grad."):
+        return f"grad.{canonical_name(name.removeprefix('grad.'))}"
     # A digit after a counter is one more counter, not an index: add_2.2.turned is add.turned.
     parts = re.sub(r"(_\d+)\.\d+(?=\.|$)", r"\1", name).split(".")
     parts = [re.sub(r"_\d+$", "", part) for part in parts]

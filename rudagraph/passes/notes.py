@@ -78,6 +78,11 @@ def _linear_cross_entropy(before: Graph, after: Graph) -> str:
     return "; ".join(parts)
 
 
+def _name_gradients(before: Graph, after: Graph) -> str:
+    named = {value.name for value in after.values()} - {value.name for value in before.values()}
+    return f"{len(named)} gradients called after what they are of"
+
+
 def _order(before: Graph, after: Graph) -> str:
     return "an order of lower peak"
 
@@ -94,5 +99,6 @@ NOTES: dict[str, Callable[[Graph, Graph], str]] = {
     "own_outputs": _copies,
     "fuse": _fuse,
     "recognise": _recognise,
+    "name_gradients": _name_gradients,
     "order": _order,
 }

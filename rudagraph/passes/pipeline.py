@@ -19,6 +19,7 @@ from rudagraph.passes.hoist_permutes import hoist_permutes
 from rudagraph.passes.linear_cross_entropy import Chunking, linear_cross_entropy
 from rudagraph.passes.materialise import materialise
 from rudagraph.passes.move_views import move_views
+from rudagraph.passes.name_gradients import name_gradients
 from rudagraph.passes.own_outputs import own_outputs
 from rudagraph.passes.recognise import recognise
 from rudagraph.passes.rotate_halves import rotate_halves
@@ -55,6 +56,8 @@ JOINT_PASSES: tuple[Pass, ...] = (
     accumulate,
     # Before the cut: a copy made for a product in forward is saved, not made again in backward.
     materialise,
+    # Last: a name is for readers, and what the passes before made has the names of its parts.
+    name_gradients,
 )
 
 

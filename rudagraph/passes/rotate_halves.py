@@ -2,8 +2,8 @@
 
     %a = slice(%x) [stop=4, ...]                  %split = reshape(%x) [shape=[8, 2, 4]]
     %b = slice(%x) [start=4, ...]                 %turned = flip(%split) [axis=1]
-    %n = neg(%b)                                  %first = eq(iota() [shape=[2, 1]], 0)
-    %y = concatenate(%n, %a) [axis=1]             %both = where(%first, neg(%turned), %turned)
+    %n = neg(%b)                                  %is_negated = eq(iota() [shape=[2, 1]], 0)
+    %y = concatenate(%n, %a) [axis=1]             %both = where(%is_negated, neg(%turned), %turned)
                                                   %y = reshape(%both) [shape=[8, 8]]
 The derivative, a sum of two paddings of such halves, becomes the same. Cheap elementwise ops in
 front of the halves are done on both views, so that nothing is stored for the sake of turning it.
@@ -109,12 +109,12 @@ def _turned(rewriter: Rewriter, op: Op, first: _Half, second: _Half, padded: boo
             step=1,
         )
         place = 0 if first.negated else 1
-        there = rewriter.one("eq", index, place, name=f"{rewriter.name}.there")
+        which = rewriter.one("eq", index, place, name=f"{rewriter.name}.is_negated")
         negated = rewriter.one("neg", value, name=f"{rewriter.name}.negated")
-        value = rewriter.one("where", there, negated, value, name=f"{rewriter.name}.turned")
+        value = rewriter.one("where", which, negated, value, name=f"{rewriter.name}.rotated")
     if padded:
         # The zeros around the halves were added: -0.0 has become 0.0.
-        value = rewriter.one("add", value, 0.0, name=f"{rewriter.name}.sum")
+        value = rewriter.one("add", value, 0.0, name=f"{rewriter.name}.zeros_added")
     return rewriter.one("reshape", value, shape=shape)
 
 

@@ -30,10 +30,10 @@ graph g {
   %both: f32[4,6] = reshape(%both.negated) [shape=[4, 6]]
   %straight.split: f32[2,2,6] = reshape(%x) [shape=[2, 2, 6]]
   %straight.half: i32[2,1,1] = iota() [dtype=i32, length=2, shape=[2, 1, 1], start=0, step=1]
-  %straight.there: b8[2,1,1] = eq(%straight.half, 1)
+  %straight.is_negated: b8[2,1,1] = eq(%straight.half, 1)
   %straight.negated: f32[2,2,6] = neg(%straight.split)
-  %straight.turned: f32[2,2,6] = where(%straight.there, %straight.negated, %straight.split)
-  %straight: f32[4,6] = reshape(%straight.turned) [shape=[4, 6]]
+  %straight.rotated: f32[2,2,6] = where(%straight.is_negated, %straight.negated, %straight.split)
+  %straight: f32[4,6] = reshape(%straight.rotated) [shape=[4, 6]]
   %zb: f32[2,6] = slice(%z) [axis=0, start=2, step=1, stop=4]
   %mixed: f32[4,6] = concatenate(%zb, %a) [axis=0]
   %long: f32[3,6] = slice(%x) [axis=0, start=1, step=1, stop=4]

@@ -31,10 +31,10 @@ graph g {
   %r.split: f32[2,3,5,2,4] = reshape(%q) [shape=[2, 3, 5, 2, 4]]
   %r.flipped: f32[2,3,5,2,4] = flip(%r.split) [axis=3]
   %r.half: i32[2,1] = iota() [dtype=i32, length=2, shape=[2, 1], start=0, step=1]
-  %r.there: b8[2,1] = eq(%r.half, 0)
+  %r.is_negated: b8[2,1] = eq(%r.half, 0)
   %r.negated: f32[2,3,5,2,4] = neg(%r.flipped)
-  %r.turned: f32[2,3,5,2,4] = where(%r.there, %r.negated, %r.flipped)
-  %r: f32[2,3,5,8] = reshape(%r.turned) [shape=[2, 3, 5, 8]]
+  %r.rotated: f32[2,3,5,2,4] = where(%r.is_negated, %r.negated, %r.flipped)
+  %r: f32[2,3,5,8] = reshape(%r.rotated) [shape=[2, 3, 5, 8]]
   %straight: f32[2,3,5,8] = mul(%q, %cos)
   %turned: f32[2,3,5,8] = mul(%r, %sin)
   %y: f32[2,3,5,8] = add(%straight, %turned)
@@ -44,11 +44,11 @@ graph g {
   %d.flipped_2: f32[1,5,2,4] = flip(%d.split_2) [axis=2]
   %d.g: f32[2,3,5,2,4] = mul(%d.flipped, %d.flipped_2)
   %d.half: i32[2,1] = iota() [dtype=i32, length=2, shape=[2, 1], start=0, step=1]
-  %d.there: b8[2,1] = eq(%d.half, 1)
+  %d.is_negated: b8[2,1] = eq(%d.half, 1)
   %d.negated: f32[2,3,5,2,4] = neg(%d.g)
-  %d.turned: f32[2,3,5,2,4] = where(%d.there, %d.negated, %d.g)
-  %d.sum: f32[2,3,5,2,4] = add(%d.turned, 0.0)
-  %d: f32[2,3,5,8] = reshape(%d.sum) [shape=[2, 3, 5, 8]]
+  %d.rotated: f32[2,3,5,2,4] = where(%d.is_negated, %d.negated, %d.g)
+  %d.zeros_added: f32[2,3,5,2,4] = add(%d.rotated, 0.0)
+  %d: f32[2,3,5,8] = reshape(%d.zeros_added) [shape=[2, 3, 5, 8]]
   output result "y" = %y
   output gradient "argument:q" = %d
 }
