@@ -113,6 +113,7 @@ EXPRESSIONS: Mapping[str, Row] = {
     "silu_backward": Row("silu_backward({0}, {1})", _EXP + 8),
     "gelu_backward": Row(_gelu("_backward", "{0}, {1}"), 2 * _EXP),
     **_calls("sigmoid_backward tanh_backward", 2, 3.0),
+    "multiply_add": Row("fma({0}, {1}, {2})"),
     "where": Row("where({0}, {1}, {2})", exact=True),
 }
 
@@ -285,7 +286,7 @@ HELPERS = frozenset(
     " random_u32 infinity nan begin end block range min max boolean gelu_erf gelu_tanh"
     " gelu_erf_backward gelu_tanh_backward round_bf16 round_f16 reciprocal select where"
     " nearest_bf16 store_bf16_nearest settled store_bf16_rounded store_f16_rounded load_u16"
-    " load_u32 store_u32 uint32 uint64 fma exp_nonpositive".split()
+    " load_u32 store_u32 uint32 uint64 fma exp_nonpositive gelu_erf_slope gelu_tanh_slope".split()
 )
 RESERVED = (
     HELPERS
