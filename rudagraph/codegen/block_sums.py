@@ -125,7 +125,7 @@ class BlockSums:
         """A register for what one loop adds to a total; None for a column sum."""
         if index not in self._total:
             return None
-        name = self.names.fresh(f"{self.stages.results[index].name}_sum")
+        name = self.names.fresh(f"part_of_{self.stages.results[index].name}")
         self.lines.add(f"{name} = {self._start_text(index)}")
         return name
 

@@ -153,7 +153,12 @@ def _sort_call(op: Op, strides: Strides) -> KernelCall:
             lines.add(f"{place} = load_i32({starts}, {number})")
             lines.add(f"store_i32({order}, {place}, int32({i}))")
             lines.add(f"store_i32({starts}, {number}, add({place}, int32(1)))")
-    docstring = [f"Sorts {ids.type.numel} ids by counting; equal ones stay in order."]
+    docstring = [
+        f"Sorts {ids.type.numel} ids by counting; equal ones stay in order.",
+        "",
+        "`order` gets their places. `starts` has how many ids a row has, then where they begin in",
+        "`order`; filling that moves it on to where they end, which is where the next row's begin.",
+    ]
     return kernel_call("sort_ids", docstring, lines, kernel.parameters, 1, 1)
 
 
@@ -200,7 +205,8 @@ def _add_call(op: Op, strides: Strides) -> tuple[KernelCall, int]:
                 at = f"{row} * {width} + {j}"
                 lines.add(f"store_{dtype}({result}, {at}, load_{wide}({sums}, {j}))")
     docstring = [
-        f"{rows} rows of {width}, each the sum of its gradients.",
+        f"{rows} rows of {width}, each the sum of its gradients, in the order of the batch.",
+        "`order` has the places of a row's ids, up to `starts` of the row; sort_ids has left them.",
         "",
         described(op, "gradient", "ids", "table"),
     ]

@@ -7,16 +7,17 @@ calls compute does not depend on threads, nor on which operands share memory wit
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from rudagraph.codegen.copies import without_copies
-from rudagraph.codegen.domain import Nest, body_nest, result_access
+from rudagraph.codegen.domain import body_nest, result_access
 from rudagraph.codegen.expressions import accumulator_dtype, cost
 from rudagraph.codegen.launch import Cut, cut, interleaving
 from rudagraph.codegen.memory import Partial, Scratch, lay_out_partials
 from rudagraph.codegen.ranges import mark_nonpositive
 from rudagraph.codegen.row_stages import RowStages
 from rudagraph.codegen.rows import RowsKernel
-from rudagraph.codegen.source import CPU_PREAMBLE, describe, kernel_call
+from rudagraph.codegen.source import CPU_PREAMBLE, describe, kernel_call, overview
 from rudagraph.codegen.stages import Place, Stages
 from rudagraph.codegen.sums import finish_call
 from rudagraph.codegen.walks import tile_axis
@@ -50,7 +51,9 @@ def lower_fused(
         stages, cutting, dict(shared), Scratch(len(sizes)), {p.result: p for p in partials}
     )
     kernel.write()
-    docstring = [_summary(nest), "", *describe(op.body)]
+    notes = [*cutting.notes(), *_notes(stages, kernel, dict(shared), split, cutting.blocks)]
+    notes = ["", *notes] if notes else []
+    docstring = [overview(op.get("form"), nest), *notes, "", *describe(op.body)]
     call = kernel_call(
         title,
         docstring,
@@ -85,10 +88,38 @@ def _cut(stages: RowStages, partials: list[Partial]) -> Cut:
 
 def _preamble(stages: Stages, cutting: Cut) -> str:
     """The import, and what the build must know of the innermost loops; see build/cpu_loops.py."""
-    lines = [CPU_PREAMBLE, "", f"LENGTH = {cutting.length}"]
+    lines = [
+        CPU_PREAMBLE,
+        "",
+        "# Turns of an innermost loop: the order of its sums follows from it.",
+    ]
+    lines.append(f"LENGTH = {cutting.length}")
     dearest = max(map(cost, stages.producer.values()), default=0.0)
     count = interleaving(cutting.length, dearest)
-    return "\n".join([*lines, f"INTERLEAVE = {count}"] if count else lines)
+    if count:
+        lines.append(
+            "# Vectors at a time: the dearest function takes long, and others need not wait."
+        )
+        lines.append(f"INTERLEAVE = {count}")
+    return "\n".join(lines)
+
+
+def _notes(
+    stages: RowStages,
+    kernel: RowsKernel,
+    shared: Mapping[int, int],
+    split: Sequence[Partial],
+    blocks: int,
+) -> Iterator[str]:
+    """Sentences about memory: what the lines below do not say of themselves."""
+    for operand, result in sorted(shared.items()):
+        old, new = stages.body.inputs[operand].value, stages.results[result]
+        yield f"%{new.name} takes the place of %{old.name}, which nobody reads again."
+    if kernel.has_kept:
+        yield "A row of scratch, `kept_…`, has what a later loop reads and need not compute again."
+    if split:
+        names = ", ".join(f"%{stages.results[partial.result].name}" for partial in split)
+        yield f"Each of {blocks} blocks adds its rows of {names}: the next kernel adds the blocks."
 
 
 def kernel_title(op: Op) -> str:
@@ -96,12 +127,6 @@ def kernel_title(op: Op) -> str:
     assert op.body is not None
     name = op.body.outputs[0].value.name if op.body.outputs else op.opcode
     return re.sub(r"\W+", "_", name).strip("_") or op.opcode
-
-
-def _summary(nest: Nest) -> str:
-    if nest.rows == 1:
-        return f"{nest.inner} elements." if nest.inner != 1 else "One element."
-    return f"{nest.rows} rows of {nest.inner}."
 
 
 def _partials(stages: Stages, workspace: int) -> tuple[list[Partial], list[int]]:

@@ -40,6 +40,8 @@ class Indexing:
         for access in accesses:
             text = self._base_text(access)
             if " " in text and text not in known:
+                if not known and len(indices) > 1:
+                    lines.add("# Where the row begins in each operand, in elements.")
                 known[text] = names.fresh("at" if not known else f"at_{access}")
                 lines.add(f"{known[text]} = {text}")
             self._bases[access] = known.get(text, text)

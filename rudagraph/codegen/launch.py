@@ -7,6 +7,7 @@ and ops alone, never on the machine's thread count, so the order of every sum is
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,6 +70,19 @@ class Cut:
     axis: int = -1
     grouped: int = 0
     groups: int = 1
+
+    def notes(self) -> Iterator[str]:
+        """Why the loops are what they are, in a sentence for the kernel's docstring."""
+        if self.kind == "pieces":
+            yield f"In pieces of {self.length} elements: work for all threads, and each fits L1."
+        elif self.kind == "columns":
+            yield f"In pieces of {self.length} columns through all rows: their sums are whole."
+        elif self.kind == "tiles":
+            yield f"In tiles of {TILE_ROWS} rows by {self.length}: an operand lies turned."
+        if self.grouped:
+            yield "The last axes are loops of their own: rows are short, and divisions cost more."
+        if self.groups > 1:
+            yield f"Rows are added in {self.groups} groups, as blocks of rows would add them."
 
 
 def cut(

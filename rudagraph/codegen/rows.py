@@ -2,7 +2,7 @@
 
     for row in range(begin, end):
         at = row * 1024
-        h_sum = float32(0.0)
+        mean_so_far = float32(0.0)
         for j in range(1024): …            one loop per pass of stages.py
         mean = …                           once per row, between passes
 
@@ -92,6 +92,11 @@ class RowsKernel:
                         self._loop(current)
             self.sums.finish_columns()
         self.sums.finish()
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether a loop leaves values in scratch for a later one."""
+        return bool(self.stages.kept())
 
     # -- pointers
 
@@ -283,8 +288,7 @@ class RowsKernel:
         return not any(value in op.inputs for op in readers)
 
     def _accumulator(self, op: Op) -> str:
-        kind = "sum" if op.opcode in ("sum", "mean") else op.opcode
-        name = self.names.fresh(f"{op.result.name}_{kind}")
+        name = self.names.fresh(f"{op.result.name}_so_far")
         self.lines.add(f"{name} = {literal(fold(op).start, accumulator_dtype(op))}")
         return name
 

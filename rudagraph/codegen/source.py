@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from rudagraph.codegen.domain import Nest
 from rudagraph.ir.graph import Attribute, Graph, Op
 from rudagraph.ir.text import print_graph
 from rudagraph.schedule.kernel import LEADING_PARAMETERS, CudaLaunch, KernelSource
@@ -98,6 +99,15 @@ class Parameters:
         """Names of the pointers that are only read through."""
         others = {*self.written, *self.numbers}
         return tuple(name for name in self.names if name not in others)
+
+
+def overview(form: Attribute, nest: Nest) -> str:
+    """What the kernel computes, where that has a name, and over how much."""
+    form = f"{form}: " if form else ""
+    if nest.rows == 1:
+        return f"{form}{nest.inner} elements." if nest.inner != 1 else f"{form}one element."
+    axes = f" ({' × '.join(map(str, nest.outer))})" if len(nest.outer) > 1 else ""
+    return f"{form}{nest.rows} rows{axes} of {nest.inner}."
 
 
 def describe(body: Graph) -> list[str]:

@@ -1,10 +1,14 @@
 # 512 rows in 16 blocks; gradient_pointer=operand 0, x_pointer=operand 1, bias_pointer=operand 2, dx_pointer=result 0, partials=workspace 0
+# Turns of an innermost loop: the order of its sums follows from it.
 LENGTH = 3072
+# Vectors at a time: the dearest function takes long, and others need not wait.
 INTERLEAVE = 4
 
 
 def kernel(begin, end, block, gradient_pointer, x_pointer, bias_pointer, dx_pointer, partials):
     """512 rows of 3072.
+
+    Each of 16 blocks adds its rows of %dbias: the next kernel adds the blocks.
 
     graph body {
       %gradient: f32[512,3072] = input operand

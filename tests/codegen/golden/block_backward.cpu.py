@@ -1,5 +1,7 @@
 # 4096 rows in 16 blocks; gradient_pointer=operand 0, h_pointer=operand 1, z_pointer=operand 2, mean_pointer=operand 3, rstd_pointer=operand 4, rms_rstd_pointer=operand 5, logsumexp_pointer=operand 6, ln_weight_pointer=operand 7, ln_bias_pointer=operand 8, bias_pointer=operand 9, rms_weight_pointer=operand 10, target_pointer=operand 11, key_pointer=operand 12, dx_pointer=result 0, scratch=workspace 1, partials=workspace 0, keep_stream=number 7
+# Turns of an innermost loop: the order of its sums follows from it.
 LENGTH = 1024
+# Vectors at a time: the dearest function takes long, and others need not wait.
 INTERLEAVE = 4
 
 
@@ -26,6 +28,9 @@ def kernel(
     keep_stream,
 ):
     """4096 rows of 1024.
+
+    A row of scratch, `kept_…`, has what a later loop reads and need not compute again.
+    Each of 16 blocks adds its rows of %rms.dweight, %dbias, %ln.dweight, %ln.dbias: the next kernel adds the blocks.
 
     graph body {
       %gradient: f32[] = input operand
@@ -126,7 +131,7 @@ def kernel(
         rms_rstd = settled(load_f32(rms_rstd_pointer, row))
         logsumexp = settled(load_f32(logsumexp_pointer, row))
         target = load_i64(target_pointer, row)
-        rms_mean_product_sum = float32(0.0)
+        rms_mean_product_so_far = float32(0.0)
         for j in range(1024):
             z = load_bf16(z_pointer, at + j)
             rms_normal = mul(z, rms_rstd)
@@ -144,15 +149,15 @@ def kernel(
             rms_inner = mul(dlogits, rms_weight)
             rms_product = mul(rms_inner, rms_normal)
             rms_weighted = mul(dlogits, rms_normal)
-            rms_mean_product_sum = accumulate_add(rms_mean_product_sum, rms_product)
+            rms_mean_product_so_far = accumulate_add(rms_mean_product_so_far, rms_product)
             store_f32(partial_rms_dweight, j, add(load_f32(partial_rms_dweight, j), rms_weighted))
             store_f32(kept_rms_inner, j, rms_inner)
-        rms_mean_product = div(rms_mean_product_sum, float32(1024.0))
+        rms_mean_product = div(rms_mean_product_so_far, float32(1024.0))
         philox_row(words_of_keep, at, 1024, key, key >> 32, keep_stream)
         mean = settled(load_f32(mean_pointer, row))
         rstd = settled(load_f32(rstd_pointer, row))
-        mean_product_sum = float32(0.0)
-        mean_gradient_sum = float32(0.0)
+        mean_product_so_far = float32(0.0)
+        mean_gradient_so_far = float32(0.0)
         for j in range(1024):
             z = load_bf16(z_pointer, at + j)
             rms_normal = mul(z, rms_rstd)
@@ -178,16 +183,16 @@ def kernel(
             inner = mul(dbiased, ln_weight)
             product = mul(inner, normal)
             weighted = mul(dbiased, normal)
-            mean_product_sum = accumulate_add(mean_product_sum, product)
-            mean_gradient_sum = accumulate_add(mean_gradient_sum, inner)
+            mean_product_so_far = accumulate_add(mean_product_so_far, product)
+            mean_gradient_so_far = accumulate_add(mean_gradient_so_far, inner)
             store_f32(partial_dbias, j, add(load_f32(partial_dbias, j), dbiased))
             store_f32(partial_ln_dweight, j, add(load_f32(partial_ln_dweight, j), weighted))
             store_f32(partial_ln_dbias, j, add(load_f32(partial_ln_dbias, j), dbiased))
             store_f32(kept_dz, j, dz)
             store_f32(kept_normal, j, normal)
             store_f32(kept_inner, j, inner)
-        mean_product = div(mean_product_sum, float32(1024.0))
-        mean_gradient = div(mean_gradient_sum, float32(1024.0))
+        mean_product = div(mean_product_so_far, float32(1024.0))
+        mean_gradient = div(mean_gradient_so_far, float32(1024.0))
         for j in range(1024):
             dz = load_f32(kept_dz, j)
             normal = load_f32(kept_normal, j)

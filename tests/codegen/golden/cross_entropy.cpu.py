@@ -1,10 +1,14 @@
 # 256 rows in 16 blocks; logits_pointer=operand 0, target_pointer=operand 1, logsumexp_pointer=result 1, partials=workspace 0
+# Turns of an innermost loop: the order of its sums follows from it.
 LENGTH = 32000
+# Vectors at a time: the dearest function takes long, and others need not wait.
 INTERLEAVE = 4
 
 
 def kernel(begin, end, block, logits_pointer, target_pointer, logsumexp_pointer, partials):
     """256 rows of 32000.
+
+    Each of 16 blocks adds its rows of %loss: the next kernel adds the blocks.
 
     graph body {
       %logits: bf16[256,32000] = input operand
@@ -30,24 +34,24 @@ def kernel(begin, end, block, logits_pointer, target_pointer, logsumexp_pointer,
     for row in range(begin, end):
         at = row * 32000
         target = load_i64(target_pointer, row)
-        max_amax = float32(-infinity)
-        picked_sum = float32(0.0)
+        max_so_far = float32(-infinity)
+        picked_so_far = float32(0.0)
         for j in range(32000):
             class_value = int64(j)
             is_target = eq(class_value, target)
             logits = load_bf16(logits_pointer, at + j)
             chosen = where(is_target, logits, float32(0.0))
-            max_amax = accumulate_max(max_amax, logits)
-            picked_sum = accumulate_add(picked_sum, chosen)
-        max_value = max_amax
-        picked = picked_sum
-        sum_sum = float32(0.0)
+            max_so_far = accumulate_max(max_so_far, logits)
+            picked_so_far = accumulate_add(picked_so_far, chosen)
+        max_value = max_so_far
+        picked = picked_so_far
+        sum_so_far = float32(0.0)
         for j in range(32000):
             logits = load_bf16(logits_pointer, at + j)
             shifted = sub(logits, max_value)
             exp_value = exp_nonpositive(shifted)
-            sum_sum = accumulate_add(sum_sum, exp_value)
-        sum = sum_sum
+            sum_so_far = accumulate_add(sum_so_far, exp_value)
+        sum = sum_so_far
         log_value = log(sum)
         logsumexp = add(log_value, max_value)
         row_loss = sub(logsumexp, picked)

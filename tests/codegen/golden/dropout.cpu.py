@@ -1,9 +1,12 @@
 # 25 rows in 7 blocks; x_pointer=operand 0, key_pointer=operand 1, y_pointer=result 0, scratch=workspace 0, keep_stream=number 7
+# Turns of an innermost loop: the order of its sums follows from it.
 LENGTH = 4096
 
 
 def kernel(begin, end, block, x_pointer, key_pointer, y_pointer, scratch, keep_stream):
     """100000 elements.
+
+    In pieces of 4096 elements: work for all threads, and each fits L1.
 
     graph body {
       %x: f32[100,1000] = input operand

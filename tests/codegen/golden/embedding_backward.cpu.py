@@ -1,6 +1,9 @@
 # 1 rows in 1 blocks; ids_pointer=operand 1, starts=workspace 0, order=workspace 1, error=error 0
 def kernel(begin, end, block, ids_pointer, starts, order, error):
     """Sorts 300 ids by counting; equal ones stay in order.
+
+    `order` gets their places. `starts` has how many ids a row has, then where they begin in
+    `order`; filling that moves it on to where they end, which is where the next row's begin.
     """
     for i in range(40):
         store_i32(starts, i, int32(0))
@@ -25,7 +28,8 @@ def kernel(begin, end, block, ids_pointer, starts, order, error):
 
 # 40 rows in 1 blocks; gradient_pointer=operand 0, starts=workspace 0, order=workspace 1, table_pointer=result 0, scratch=workspace 2
 def kernel(begin, end, block, gradient_pointer, starts, order, table_pointer, scratch):
-    """40 rows of 33, each the sum of its gradients.
+    """40 rows of 33, each the sum of its gradients, in the order of the batch.
+    `order` has the places of a row's ids, up to `starts` of the row; sort_ids has left them.
 
     %table: bf16[40,33] = embedding_backward(%gradient, %ids) [padding_index=0, rows=40]
     """

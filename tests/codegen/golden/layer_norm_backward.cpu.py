@@ -1,4 +1,5 @@
 # 2048 rows in 16 blocks; gradient_pointer=operand 0, x_pointer=operand 1, mean_pointer=operand 2, rstd_pointer=operand 3, weight_pointer=operand 4, dx_pointer=result 0, partials=workspace 0
+# Turns of an innermost loop: the order of its sums follows from it.
 LENGTH = 768
 
 
@@ -15,6 +16,8 @@ def kernel(
     partials,
 ):
     """2048 rows of 768.
+
+    Each of 16 blocks adds its rows of %dweight, %dbias: the next kernel adds the blocks.
 
     graph body {
       %gradient: f32[2048,768] = input operand
@@ -54,8 +57,8 @@ def kernel(
         at = row * 768
         mean = load_f32(mean_pointer, row)
         rstd = load_f32(rstd_pointer, row)
-        mean_product_sum = float32(0.0)
-        mean_gradient_sum = float32(0.0)
+        mean_product_so_far = float32(0.0)
+        mean_gradient_so_far = float32(0.0)
         for j in range(768):
             x = load_f32(x_pointer, at + j)
             centred = sub(x, mean)
@@ -65,12 +68,12 @@ def kernel(
             inner = mul(gradient, weight)
             product = mul(inner, normal)
             weighted = mul(gradient, normal)
-            mean_product_sum = accumulate_add(mean_product_sum, product)
-            mean_gradient_sum = accumulate_add(mean_gradient_sum, inner)
+            mean_product_so_far = accumulate_add(mean_product_so_far, product)
+            mean_gradient_so_far = accumulate_add(mean_gradient_so_far, inner)
             store_f32(partial_dweight, j, add(load_f32(partial_dweight, j), weighted))
             store_f32(partial_dbias, j, add(load_f32(partial_dbias, j), gradient))
-        mean_product = div(mean_product_sum, float32(768.0))
-        mean_gradient = div(mean_gradient_sum, float32(768.0))
+        mean_product = div(mean_product_so_far, float32(768.0))
+        mean_gradient = div(mean_gradient_so_far, float32(768.0))
         for j in range(768):
             x = load_f32(x_pointer, at + j)
             centred = sub(x, mean)

@@ -1,4 +1,5 @@
 # 64 rows in 2 blocks; x_pointer=operand 0, residual_pointer=operand 1, weight_pointer=operand 2, bias_pointer=operand 3, h_pointer=result 0, y_pointer=result 1, mean_pointer=result 2, rstd_pointer=result 3
+# Turns of an innermost loop: the order of its sums follows from it.
 LENGTH = 256
 
 
@@ -44,22 +45,22 @@ def kernel(
     """
     for row in range(begin, end):
         at = row * 256
-        mean_sum = float32(0.0)
+        mean_so_far = float32(0.0)
         for j in range(256):
             x = load_bf16(x_pointer, at + j)
             residual = load_bf16(residual_pointer, at + j)
             h = nearest_bf16(add(x, residual))
-            mean_sum = accumulate_add(mean_sum, h)
+            mean_so_far = accumulate_add(mean_so_far, h)
             store_bf16_rounded(h_pointer, at + j, h)
-        mean = div(mean_sum, float32(256.0))
+        mean = div(mean_so_far, float32(256.0))
         store_f32(mean_pointer, row, mean)
-        variance_sum = float32(0.0)
+        variance_so_far = float32(0.0)
         for j in range(256):
             h = load_bf16(h_pointer, at + j)
             centred = sub(h, mean)
             square = mul(centred, centred)
-            variance_sum = accumulate_add(variance_sum, square)
-        variance = div(variance_sum, float32(256.0))
+            variance_so_far = accumulate_add(variance_so_far, square)
+        variance = div(variance_so_far, float32(256.0))
         shifted = add(variance, float32(1e-05))
         rstd = rsqrt(shifted)
         store_f32(rstd_pointer, row, rstd)

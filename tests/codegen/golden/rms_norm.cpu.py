@@ -1,4 +1,5 @@
 # 8192 rows in 64 blocks; x_pointer=operand 0, weight_pointer=operand 1, y_pointer=result 0, rstd_pointer=result 1
+# Turns of an innermost loop: the order of its sums follows from it.
 LENGTH = 2048
 
 
@@ -23,12 +24,12 @@ def kernel(begin, end, block, x_pointer, weight_pointer, y_pointer, rstd_pointer
     """
     for row in range(begin, end):
         at = row * 2048
-        mean_square_sum = float32(0.0)
+        mean_square_so_far = float32(0.0)
         for j in range(2048):
             x = load_bf16(x_pointer, at + j)
             square = mul(x, x)
-            mean_square_sum = accumulate_add(mean_square_sum, square)
-        mean_square = div(mean_square_sum, float32(2048.0))
+            mean_square_so_far = accumulate_add(mean_square_so_far, square)
+        mean_square = div(mean_square_so_far, float32(2048.0))
         shifted = add(mean_square, float32(1e-06))
         rstd = rsqrt(shifted)
         store_f32(rstd_pointer, row, rstd)

@@ -1,10 +1,14 @@
 # 1 rows in 1 blocks; gate_pointer=operand 0, up_pointer=result 0
+# Turns of an innermost loop: the order of its sums follows from it.
 LENGTH = 800
+# Vectors at a time: the dearest function takes long, and others need not wait.
 INTERLEAVE = 4
 
 
 def kernel(begin, end, block, gate_pointer, up_pointer):
     """800 elements.
+
+    %y takes the place of %up, which nobody reads again.
 
     graph body {
       %gate: f32[8,100] = input operand

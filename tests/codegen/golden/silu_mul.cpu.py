@@ -1,10 +1,14 @@
 # 704 rows in 64 blocks; gate_pointer=operand 0, up_pointer=operand 1, y_pointer=result 0
+# Turns of an innermost loop: the order of its sums follows from it.
 LENGTH = 4096
+# Vectors at a time: the dearest function takes long, and others need not wait.
 INTERLEAVE = 4
 
 
 def kernel(begin, end, block, gate_pointer, up_pointer, y_pointer):
     """2883584 elements.
+
+    In pieces of 4096 elements: work for all threads, and each fits L1.
 
     graph body {
       %gate: bf16[1024,2816] = input operand

@@ -1,5 +1,7 @@
 # 16 rows in 16 blocks; x_pointer=operand 0, y_pointer=result 0
+# Turns of an innermost loop: the order of its sums follows from it.
 LENGTH = 200000
+# Vectors at a time: the dearest function takes long, and others need not wait.
 INTERLEAVE = 4
 
 
@@ -20,18 +22,18 @@ def kernel(begin, end, block, x_pointer, y_pointer):
     """
     for row in range(begin, end):
         at = row * 200000
-        max_amax = float32(-infinity)
+        max_so_far = float32(-infinity)
         for j in range(200000):
             x = load_f32(x_pointer, at + j)
-            max_amax = accumulate_max(max_amax, x)
-        max_value = max_amax
-        sum_sum = float32(0.0)
+            max_so_far = accumulate_max(max_so_far, x)
+        max_value = max_so_far
+        sum_so_far = float32(0.0)
         for j in range(200000):
             x = load_f32(x_pointer, at + j)
             shifted = sub(x, max_value)
             exp_value = exp_nonpositive(shifted)
-            sum_sum = accumulate_add(sum_sum, exp_value)
-        sum = sum_sum
+            sum_so_far = accumulate_add(sum_so_far, exp_value)
+        sum = sum_so_far
         for j in range(200000):
             x = load_f32(x_pointer, at + j)
             shifted = sub(x, max_value)
