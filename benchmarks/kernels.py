@@ -47,16 +47,21 @@ NEAR = 0.95  # of our time: peers from here on are measured three times
 
 @dataclass
 class Plan:
-    """A case's graph after the compiler's own passes, where its values lie, and its kernels."""
+    """A case's graph after the compiler's own passes, where its values lie, and its kernels.
+
+    `outputs` has the names that the case's own text gives the graph's outputs, in order.
+    """
 
     graph: Graph
+    outputs: list[str]
     roots: dict[Value, Value]  # the value whose memory another one is a view of
     layouts: dict[Value, Strided]
     kernels: list[tuple[Op, Lowered]]
 
 
 def plan(case: KernelCase, target: str) -> Plan:
-    graph = run_passes((*JOINT_PASSES, *entry_passes({})), parse_graph(case.text))
+    written = parse_graph(case.text)
+    graph = run_passes((*JOINT_PASSES, *entry_passes({})), written)
     roots = {port.value: port.value for port in graph.inputs}
     layouts = {value: row_major(value.type.shape) for value in roots}
     kernels = []
@@ -75,7 +80,8 @@ def plan(case: KernelCase, target: str) -> Plan:
         lowered = generator(target)(op, strides, results, (), offsets)
         assert lowered is not None, f"no kernel for {op.opcode}"
         kernels.append((op, lowered))
-    return Plan(graph, roots, layouts, kernels)
+    outputs = [port.value.name for port in written.outputs]
+    return Plan(graph, outputs, roots, layouts, kernels)
 
 
 class Kernels:
@@ -86,19 +92,19 @@ class Kernels:
         self._plan = plan(case, f"sm_{major}{minor}")
         graph, kernels = self._plan.graph, self._plan.kernels
         given = {port.value: inputs[port.value.name] for port in graph.inputs}
-        donors = {result: inputs[name] for name, result in case.in_place}
+        named = zip(self._plan.outputs, graph.outputs, strict=True)
+        results = {name: port.value for name, port in named}
+        donors = {results[result]: inputs[name] for name, result in case.in_place}
         self._memory = dict(given)
         for op, _ in kernels:
             for value in op.results:
                 shape, dtype = value.type.shape, to_torch_dtype(value.type.dtype)
-                donor = donors.get(value.name)
+                donor = donors.get(value)
                 empty = torch.empty(shape, dtype=dtype, device="cuda") if donor is None else donor
                 self._memory[value] = empty
         self.outputs = {
-            port.value.name: self._memory[self._plan.roots[port.value]].reshape(
-                port.value.type.shape
-            )
-            for port in graph.outputs
+            name: self._memory[self._plan.roots[value]].reshape(value.type.shape)
+            for name, value in results.items()
         }
         self.bytes = sum(tensor.nbytes for tensor in (*given.values(), *self.outputs.values()))
         sources = [call.source for _, lowered in kernels for call in lowered.calls]
@@ -122,8 +128,6 @@ class Kernels:
                 self._kept += [block, extra]
 
     def _address(self, argument: KernelArgument, op: Op, extra: dict[str, list[Tensor]]) -> int:
-        if argument.kind == "number":
-            return argument.index
         if argument.kind == "number":
             return argument.index
         if argument.kind not in ("operand", "result"):

@@ -64,14 +64,6 @@ def exp_coarse(x: Scalar) -> Scalar:
 
 
 @cuda_operation(same(*_FLOATS))
-def exp_difference(x: Scalar, y: Scalar) -> Scalar:
-    """e**(x - y) where a sum follows: relative error at most (2 + |x| + |y|) * 2**-23."""
-    if x.kind is F64:
-        return call_by_name("exp", [x - y])
-    return power_of_two(fused(x, _LOG2_E, y * -_LOG2_E))
-
-
-@cuda_operation(same(*_FLOATS))
 def reciprocal_coarse(x: Scalar) -> Scalar:
     """1 / x where 16 bits follow: at most 1 ulp, results below 2**-126 are 0."""
     return 1.0 / x if x.kind is F64 else fast_reciprocal(x)

@@ -20,6 +20,7 @@ from rudagraph.codegen.cuda_launch import (
     RingShape,
     RowShape,
     active_threads,
+    ahead_shape,
     cuda_launch,
     fits,
     late_shape,
@@ -49,8 +50,8 @@ from rudagraph.codegen.expressions import accumulator_dtype
 from rudagraph.codegen.fused import inplace_pairs, kernel_title
 from rudagraph.codegen.memory import Partial, lay_out_partials
 from rudagraph.codegen.ranges import mark_nonpositive
-from rudagraph.codegen.source import describe, kernel_call
-from rudagraph.ir.graph import Graph, Op
+from rudagraph.codegen.source import describe, kernel_call, overview
+from rudagraph.ir.graph import Attribute, Graph, Op
 from rudagraph.ir.types import row_major_strides
 from rudagraph.schedule.kernel import CudaLaunch
 from rudagraph.schedule.lowered import KernelArgument, KernelCall, Lowered, Strides
@@ -68,8 +69,8 @@ def lower_fused(
     """Kernel calls of a fused op; buffers begin at multiples of 16 bytes, operands at offsets."""
     assert op.body is not None, "a fused op has a body"
     body = mark_nonpositive(without_copies(op.body))
-    title = kernel_title(op)
-    return _Lowering(title, body, operand_strides, result_strides, target, offsets).lower()
+    title, form = kernel_title(op), op.get("form")
+    return _Lowering(title, form, body, operand_strides, result_strides, target, offsets).lower()
 
 
 @dataclass
@@ -77,6 +78,7 @@ class _Lowering:
     """One body on its way to kernels."""
 
     title: str
+    form: Attribute
     body: Graph
     operand_strides: tuple[Strides | None, ...]
     result_strides: tuple[Strides, ...]
@@ -115,6 +117,11 @@ class _Lowering:
     def _rows(self) -> Lowered:
         words = held_words(self.stages)
         shape = row_shape(self.nest.inner, self.vector, words)
+        if shape.threads == WARP:
+            ahead = needs_of(self.stages).unpacked
+            found = ahead_shape(shape, self.nest.rows, ahead, self.target)
+            if found is not None:
+                return self._persistent(self.stages, *found, Loads.AHEAD, None)
         is_small = shape.chunks * shape.vector * words <= SHARED_HELD_WORDS
         own = held_words(self.stages, shared=False)
         holds_shared = is_small or shape.threads <= WARP or own == words
@@ -204,10 +211,17 @@ class _Lowering:
         statistics = [port.value.type for port in first.outputs]
         strides = tuple(row_major_strides(type.shape) for type in statistics)
         one = _Lowering(
-            f"{self.title}_rows", first, self.operand_strides, strides, self.target, self.offsets
+            f"{self.title}_rows",
+            self.form,
+            first,
+            self.operand_strides,
+            strides,
+            self.target,
+            self.offsets,
         ).lower()
         two = _Lowering(
             self.title,
+            self.form,
             second,
             (*self.operand_strides, *strides),
             self.result_strides,
@@ -245,7 +259,7 @@ class _Lowering:
         sizes: tuple[int, ...] = (),
     ) -> Lowered:
         kernel.write()
-        docstring = [f"{self.nest.rows} rows of {self.nest.inner}.", "", *describe(self.body)]
+        docstring = [overview(self.form, self.nest), "", *describe(self.body)]
         call = kernel_call(
             self.title,
             docstring,

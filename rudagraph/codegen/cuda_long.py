@@ -313,7 +313,8 @@ class LongKernel(TileKernel):
             # A thread that has met nothing but -infinity must not compute infinity - infinity.
             f"{base} = where(eq({new}, float32(-infinity)), float32(0.0), {new})",
             f"{total} = mul({total}, exp_coarse(sub({largest}, {base})))",
-            f"{total} = add({total}, {self.lanes}.within_sum(exp_difference({x}, {base})))",
+            # Scaled after the difference: of logits near 1e6 each, e**x / e**base would be noise.
+            f"{total} = add({total}, {self.lanes}.within_sum(exp_coarse(sub({x}, {base}))))",
             f"{largest} = {new}",
         )
 

@@ -100,6 +100,11 @@ class Needs:
     kept: float  # values computed in one pass and wanted in another
     sums: float  # column sums
 
+    @property
+    def unpacked(self) -> float:
+        """With the next row ahead, and this one unpacked where no value of its own is kept."""
+        return self.rows + self.shared + max(self.rows + (0.0 if self.kept else 1.0), self.kept)
+
     def words(self, loads: Loads) -> float:
         """At the worst moment, by how rows are loaded."""
         always = self.shared + self.sums

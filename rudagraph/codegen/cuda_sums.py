@@ -7,9 +7,9 @@
         row = int32(row + 264)
     tile.store_f32(advance(partials, group * 16384), 0, dweight_sum)
 
-Input: the stages of a body with sums. Output: lines of the first kernel. Invariant: which rows a
-partial sum takes, and in which order, follows from shapes alone. The next row is loaded while this
-one is worked on: a block has few threads to hide a load behind.
+Input: the stages of a body with sums, or of short rows without. Output: lines of the first kernel.
+Invariant: which rows a partial sum takes, and in which order, follows from shapes alone. The next
+row is loaded while this one is worked on: a block has few threads to hide a load behind.
 """
 
 from __future__ import annotations

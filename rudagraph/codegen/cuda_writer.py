@@ -33,11 +33,13 @@ from rudagraph.schedule.lowered import KernelArgument
 CUDA_PREAMBLE = "from rudagraph.build.cuda_language import *"
 CUDA_RESERVED = RESERVED | frozenset(
     "tile vector ring block Tile Vector Ring Block thread_index block_index block_count synchronise"
-    " random_u16 random_u32 kernel last exp_coarse exp_difference reciprocal_coarse"
+    " random_u16 random_u32 kernel last exp_coarse reciprocal_coarse"
     " report_index".split()
 )
 # Types of which LLVM would keep the wide form alive between passes: see cuda_memory.unpack_words.
 _PACKED = (*ROUNDED, DType.I8, DType.U8, DType.B8, DType.I16)
+# Ops that magnify no relative error by more than the sums around them do.
+_LINEAR = frozenset("cast mul div sub add multiply_add where neg".split())
 FOLD_NAMES = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min"}
 
 
@@ -64,8 +66,7 @@ class Coarse:
     def _is_coarse_use(self, user: Op) -> bool:
         if user.opcode == "sum":
             return True
-        passes_on = user.opcode in ("cast", "mul", "div", "sub", "add", "where", "neg")
-        return passes_on and self.is_coarse(user.result)
+        return user.opcode in _LINEAR and self.is_coarse(user.result)
 
 
 def _finished(op: Op, total: str) -> str:

@@ -118,6 +118,12 @@ def _cast(op: Op, operands: tuple[Loaded, ...], context: Context) -> Results:
     return result
 
 
+def _multiply_add(op: Op, operands: tuple[Loaded, ...], context: Context) -> Results:
+    """A product of f32 is exact in f64, so only the sum rounds; f64 rounds the product as well."""
+    first, second, third = (tensor.double() for tensor in _loaded(op, operands, context))
+    return (first * second + third).to(_compute_type(op, context))
+
+
 def _where(op: Op, operands: tuple[Loaded, ...], context: Context) -> Results:
     """A choice, not arithmetic: tensors stay as they are, numbers take the result's type."""
     dtype: DType = op.result.type.dtype
@@ -147,6 +153,7 @@ POINTWISE: dict[str, Callable[[Op, tuple[Loaded, ...], Context], Results]] = {
     "gelu": _gelu,
     "gelu_backward": _gelu_backward,
     "cast": _cast,
+    "multiply_add": _multiply_add,
     "where": _where,
     "check_index": _check_index,
 }

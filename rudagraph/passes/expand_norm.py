@@ -28,10 +28,9 @@ def expand_layer_norm(e: Expansion) -> None:
     near = e.one("near", "sub", x, first)
     mean = _statistic(e, mean_result, "add", (first, e.row("mean", near, "rest")), axes)
     variance = e.row("mean", e.one("square", "mul", near, near), "variance")
-    centred = e.one("centred", "sub", x, mean)
     shifted = e.one("shifted", "add", variance, e.number("epsilon"))
     rstd = _statistic(e, rstd_result, "rsqrt", (shifted,), axes)
-    normal = e.one("normal", "mul", centred, rstd)
+    normal = _normal(e, x, mean, rstd, e.value(0).type.dtype)
     _finish(e, y, _scale_and_shift(e, normal, weight, bias))
 
 
@@ -52,15 +51,15 @@ def expand_layer_norm_backward(e: Expansion) -> None:
     gradient, x = _input(e, 0), _input(e, 1)
     mean, rstd = (_saved_statistic(e, e.value(index), x) for index in (2, 3))
     weight = _affine(e, 4)
-    centred = e.one("centred", "sub", x, mean)
-    normal = e.one("normal", "mul", centred, rstd)
+    normal = _normal(e, x, mean, rstd, e.value(1).type.dtype)
     results = _results(e)
     if results[0] is not None:
         inner = gradient if weight is None else e.one("scaled", "mul", gradient, weight)
-        along = _projection(e, inner, normal)
-        flat = e.one("flat", "sub", inner, e.row("mean", inner, "mean_gradient"))
-        difference = e.one("difference", "sub", flat, along)
-        _finish(e, results[0], e.one("dx", "mul", difference, rstd))
+        slope = _projection(e, inner, normal, rstd)
+        mean_gradient = e.row("mean", inner, "mean_gradient")
+        lift = e.one("lift", "mul", e.one("lowered", "neg", mean_gradient), rstd)
+        along = e.one("along", "multiply_add", normal, slope, lift)
+        _finish(e, results[0], e.one("dx", "multiply_add", inner, rstd, along))
     if results[1] is not None:
         _column_sum(e, results[1], e.one("weighted", "mul", gradient, normal))
     if results[2] is not None:
@@ -75,18 +74,31 @@ def expand_rms_norm_backward(e: Expansion) -> None:
     if results[0] is not None:
         factor = _rms_weight(e, weight)
         inner = gradient if factor is None else e.one("scaled", "mul", gradient, factor)
-        difference = e.one("difference", "sub", inner, _projection(e, inner, normal))
-        _finish(e, results[0], e.one("dx", "mul", difference, rstd))
+        along = e.one("along", "mul", normal, _projection(e, inner, normal, rstd))
+        _finish(e, results[0], e.one("dx", "multiply_add", inner, rstd, along))
     if results[1] is not None:
         if e.op["style"] == "llama":
             normal = _rounded(e, normal, e.value(1).type.dtype)
         _column_sum(e, results[1], e.one("weighted", "mul", gradient, normal))
 
 
-def _projection(e: Expansion, inner: Value, normal: Value) -> Value:
-    """The part of the gradient that lies along x̂."""
+def _normal(e: Expansion, x: Value, mean: Value, rstd: Value, stored: DType) -> Value:
+    """x̂, of an x that lies in memory as `stored`.
+
+    Of 16 bits, x is known to half its ulp at best, and what one operation less rounds lies far
+    below that. Of 32, only the difference from the mean keeps x̂ exact where x is far from 0.
+    """
+    if stored is x.type.dtype:
+        return e.one("normal", "mul", e.one("centred", "sub", x, mean), rstd)
+    offset = e.one("offset", "mul", e.one("lowered_mean", "neg", mean), rstd)
+    return e.one("normal", "multiply_add", x, rstd, offset)
+
+
+def _projection(e: Expansion, inner: Value, normal: Value, rstd: Value) -> Value:
+    """What x̂ is multiplied by to take out of dx the part of the gradient that lies along it."""
     product = e.one("product", "mul", inner, normal)
-    return e.one("along", "mul", normal, e.row("mean", product, "mean_product"))
+    mean = e.row("mean", product, "mean_product")
+    return e.one("slope", "mul", e.one("against", "neg", mean), rstd)
 
 
 def _input(e: Expansion, index: int) -> Value:
@@ -111,6 +123,8 @@ def _rms_weight(e: Expansion, weight: Value | None) -> Value | None:
 def _scale_and_shift(
     e: Expansion, normal: Value, weight: Value | None, bias: Value | None
 ) -> Value:
+    if weight is not None and bias is not None:
+        return e.one("affine", "multiply_add", normal, weight, bias)
     value = normal if weight is None else e.one("scaled", "mul", normal, weight)
     return value if bias is None else e.one("affine", "add", value, bias)
 

@@ -224,7 +224,8 @@ class Chooser:
             shared = 0.5 if self._derived_in_backward(op) else 1.0
             return written + round(count * self.policy.transcendental * shared * UNIT)
         if has(op, Tag.POINTWISE) and op.opcode != "check_index":
-            return written + round(count * self.policy.arithmetic * UNIT)
+            steps = 2 if op.opcode == "multiply_add" else 1
+            return written + round(count * self.policy.arithmetic * steps * UNIT)
         return UNCUTTABLE
 
     def _derived_in_backward(self, op: Op) -> bool:

@@ -105,6 +105,25 @@ def test_a_row_of_minus_infinity_beside_numbers() -> None:
     check(op, x)
 
 
+@pytest.mark.parametrize("near", [1e6, -1e9, 3e38])
+def test_large_numbers_in_a_long_row(near: float) -> None:
+    """Their differences count: half of each row is a little smaller, or all are equal."""
+    op = case("softmax", "f32", 2, 40000)
+    (x,) = operands_for(op)
+    x[:] = near
+    x[1, ::2] *= 1 - 1e-6 if near > 0 else 1 + 1e-6
+    check(op, x)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "softmax"])
+def test_short_rows_of_persistent_warps(name: str) -> None:
+    """More rows than warps: each takes several, the last turn is not full."""
+    op = case(name, "bf16", 9000, 256)
+    (call,) = lower(op, *_layout(op)).calls
+    assert call.source.blocks * 8 < 9000
+    check(op, *operands_for(op))
+
+
 @pytest.mark.parametrize("attributes", [{}, {"padding_index": 3}, {"scale_by_frequency": True}])
 def test_embedding_gradients(attributes: dict[str, object]) -> None:
     op = test_embedding.scatter(test_embedding.DType.BF16, (50,), **attributes)

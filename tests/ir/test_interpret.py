@@ -91,6 +91,16 @@ def test_binary_ops_broadcast_and_round_once(name: str, dtype: torch.dtype) -> N
     )
 
 
+def test_multiply_add_rounds_once() -> None:
+    """What a product of its own would round away is there; 16-bit operands widen exactly."""
+    x = torch.tensor([1 + 2.0**-12])
+    same(apply("multiply_add", x, x, -x)[0], x.double().mul(x.double()).sub(x.double()).float())
+    assert apply("multiply_add", x, x, -(x * x))[0].item() == 2.0**-24
+    first, second, third = (numbers(torch.bfloat16, 200, seed=seed) for seed in range(3))
+    wanted = wide(first).double() * wide(second).double() + wide(third).double()
+    same(apply("multiply_add", first, second, third)[0], wanted.float().bfloat16())
+
+
 @pytest.mark.parametrize("name", ["silu", "gelu", "gelu_tanh"])
 def test_derivatives_of_gates(name: str) -> None:
     x = numbers(torch.float64, 50).requires_grad_()

@@ -68,6 +68,7 @@ RIGHT = [
     ("silu_backward(f32[2], f32[2])", "f32[2]"),
     ("gelu_backward(f32[2], f32[2])", "f32[2]"),
     ("tanh_backward(f32[2], f32[2])", "f32[2]"),
+    ("multiply_add(f32[2,3], f32[2,1], f32[3])", "f32[2,3]"),
     ("where(b8[2,1], f32[3], 0.0)", "f32[2,3]"),
     ("where(b8[2], 1.0, 0.0) [dtype=bf16]", "bf16[2]"),
     ("sum(bf16[2,3]) [axes=[1], dtype=f32, keepdim=true]", "f32[2,1]"),

@@ -29,13 +29,12 @@ graph g {
   %mean: f32[2,1,1] = reshape(%y.row.mean) [shape=[2, 1, 1]]  # model.py:3 @norm
   %y.square: f32[2,12] = mul(%y.near, %y.near)  # model.py:3 @norm
   %y.variance: f32[2,1] = mean(%y.square) [axes=[1], keepdim=true]  # model.py:3 @norm
-  %y.centred: f32[2,12] = sub(%y.x.shaped, %y.row.mean)  # model.py:3 @norm
   %y.shifted: f32[2,1] = add(%y.variance, 1e-05)  # model.py:3 @norm
   %y.row.rstd: f32[2,1] = rsqrt(%y.shifted)  # model.py:3 @norm
   %rstd: f32[2,1,1] = reshape(%y.row.rstd) [shape=[2, 1, 1]]  # model.py:3 @norm
+  %y.centred: f32[2,12] = sub(%y.x.shaped, %y.row.mean)  # model.py:3 @norm
   %y.normal: f32[2,12] = mul(%y.centred, %y.row.rstd)  # model.py:3 @norm
-  %y.scaled: f32[2,12] = mul(%y.normal, %y.weight.shaped)  # model.py:3 @norm
-  %y.affine: f32[2,12] = add(%y.scaled, %y.bias.shaped)  # model.py:3 @norm
+  %y.affine: f32[2,12] = multiply_add(%y.normal, %y.weight.shaped, %y.bias.shaped)  # model.py:3 @norm
   %y: f32[2,3,4] = reshape(%y.affine) [shape=[2, 3, 4]]  # model.py:3 @norm
   %dx.t.shaped: f32[2,12] = reshape(%t) [shape=[2, 12]]
   %dx.x.shaped: f32[2,12] = reshape(%x) [shape=[2, 12]]
@@ -47,11 +46,13 @@ graph g {
   %dx.scaled: f32[2,12] = mul(%dx.t.shaped, %dx.weight.shaped)
   %dx.product: f32[2,12] = mul(%dx.scaled, %dx.normal)
   %dx.mean_product: f32[2,1] = mean(%dx.product) [axes=[1], keepdim=true]
-  %dx.along: f32[2,12] = mul(%dx.normal, %dx.mean_product)
+  %dx.against: f32[2,1] = neg(%dx.mean_product)
+  %dx.slope: f32[2,1] = mul(%dx.against, %dx.rstd.shaped)
   %dx.mean_gradient: f32[2,1] = mean(%dx.scaled) [axes=[1], keepdim=true]
-  %dx.flat: f32[2,12] = sub(%dx.scaled, %dx.mean_gradient)
-  %dx.difference: f32[2,12] = sub(%dx.flat, %dx.along)
-  %dx.dx: f32[2,12] = mul(%dx.difference, %dx.rstd.shaped)
+  %dx.lowered: f32[2,1] = neg(%dx.mean_gradient)
+  %dx.lift: f32[2,1] = mul(%dx.lowered, %dx.rstd.shaped)
+  %dx.along: f32[2,12] = multiply_add(%dx.normal, %dx.slope, %dx.lift)
+  %dx.dx: f32[2,12] = multiply_add(%dx.scaled, %dx.rstd.shaped, %dx.along)
   %dx: f32[2,3,4] = reshape(%dx.dx) [shape=[2, 3, 4]]
   %dx.weighted: f32[2,12] = mul(%dx.t.shaped, %dx.normal)
   %dx.total: f32[12] = sum(%dx.weighted) [axes=[0], dtype=f32, keepdim=false]

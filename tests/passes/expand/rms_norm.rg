@@ -59,9 +59,10 @@ graph g {
   %dx.scaled: f32[2,4] = mul(%dx.t.f32, %dx.weight.f32)
   %dx.product: f32[2,4] = mul(%dx.scaled, %dx.normal)
   %dx.mean_product: f32[2,1] = mean(%dx.product) [axes=[1], keepdim=true]
-  %dx.along: f32[2,4] = mul(%dx.normal, %dx.mean_product)
-  %dx.difference: f32[2,4] = sub(%dx.scaled, %dx.along)
-  %dx.dx: f32[2,4] = mul(%dx.difference, %l.rstd)
+  %dx.against: f32[2,1] = neg(%dx.mean_product)
+  %dx.slope: f32[2,1] = mul(%dx.against, %l.rstd)
+  %dx.along: f32[2,4] = mul(%dx.normal, %dx.slope)
+  %dx.dx: f32[2,4] = multiply_add(%dx.scaled, %l.rstd, %dx.along)
   %dx: bf16[2,4] = cast(%dx.dx) [dtype=bf16]
   %dx.normal.rounded: bf16[2,4] = cast(%dx.normal) [dtype=bf16]
   %dx.rounded.f32: f32[2,4] = cast(%dx.normal.rounded) [dtype=f32]
