@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rudagraph.codegen.ranges import MARK
+from rudagraph.codegen.slopes import is_slope
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.graph import Number, Op, Value
 from rudagraph.ir.types import DType
@@ -59,7 +60,8 @@ def _calls(names: str, arity: int, cost: float = 1.0, *, exact: bool = False) ->
 def _gelu(suffix: str, operands: str) -> Callable[[Op], str]:
     def text(op: Op) -> str:
         form = "tanh" if op.get("approximate") == "tanh" else "erf"
-        return f"gelu_{form}{suffix}({operands})"
+        name = "_slope" if is_slope(op) else suffix
+        return f"gelu_{form}{name}({operands})"
 
     return text
 
@@ -98,7 +100,7 @@ EXPRESSIONS: Mapping[str, Row] = {
     **_calls("expm1 log log2 log1p", 1, _LOG),
     **_calls("log10 sin cos tan asin acos atan sinh cosh", 1, _LIBM),
     "silu": Row("silu({0})", _EXP + 6),
-    "gelu": Row(_gelu("", "{0}"), _EXP),
+    "gelu": Row(_gelu("", "{0}"), 2 * _EXP),
     **_calls("isnan isinf logical_not bitwise_not", 1, exact=True),
     "cast": Row("{0}", 1.0),
     "check_index": Row("{0}", exact=True),  # the loop shape adds the check

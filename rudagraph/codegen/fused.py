@@ -17,6 +17,7 @@ from rudagraph.codegen.memory import Partial, Scratch, lay_out_partials
 from rudagraph.codegen.ranges import mark_nonpositive
 from rudagraph.codegen.row_stages import RowStages
 from rudagraph.codegen.rows import RowsKernel
+from rudagraph.codegen.slopes import share_slopes
 from rudagraph.codegen.source import CPU_PREAMBLE, describe, kernel_call, overview
 from rudagraph.codegen.stages import Place, Stages
 from rudagraph.codegen.sums import finish_call
@@ -33,7 +34,7 @@ def lower_fused(
 ) -> Lowered:
     """Kernel calls of a fused op; `shared` are (operand, result) pairs in the same memory."""
     assert op.body is not None, "a fused op has a body"
-    body = mark_nonpositive(without_copies(op.body))
+    body = share_slopes(mark_nonpositive(without_copies(op.body)))
     nest = body_nest(body, operand_strides, result_strides)
     stages = RowStages(body, nest)
     title = kernel_title(op)

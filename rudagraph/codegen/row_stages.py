@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from rudagraph.codegen.cuda_picks import is_index
 from rudagraph.codegen.domain import Nest
-from rudagraph.codegen.stages import Place, Stages
+from rudagraph.codegen.slopes import is_function_of, is_slope
+from rudagraph.codegen.stages import Place, Source, Stages
 from rudagraph.ir.graph import Graph, Op, Value
 
 
@@ -30,6 +31,15 @@ class RowStages(Stages):
     def __init__(self, body: Graph, nest: Nest) -> None:
         self.picks: dict[Value, Pick] = {}  # by result
         super().__init__(body, nest)
+
+    def _gather_roots(self, at: int) -> None:
+        """A slope is made where its function is, which takes a tenth of what it takes later."""
+        super()._gather_roots(at)
+        sources = self.passes[at].sources
+        made = [self.producer[v] for v, source in sources.items() if source is Source.COMPUTED]
+        for slope in filter(is_slope, self.body.ops):
+            if any(is_function_of(op, slope) for op in made):
+                self._require(slope.result, at)
 
     def _require_fold(self, op: Op, at: int) -> None:
         """A pick needs its element computed and its target known, and no comparison."""
