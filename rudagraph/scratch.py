@@ -51,9 +51,9 @@ def _measured(launch: Launch, threads: int) -> int:
 
 
 def _guessed(launch: Launch) -> int:
-    """Copies of what it reads and writes, with few channels padded to many."""
+    """Copies of what it reads and writes, with three channels padded to 16."""
     views = [*launch.results, *(v for v in launch.arguments if isinstance(v, View))]
-    return 4 * sum(view.type.bytes for view in views)
+    return 6 * sum(view.type.bytes for view in views)
 
 
 def _zeros(view: View) -> Any:

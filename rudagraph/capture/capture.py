@@ -118,6 +118,9 @@ class _Session:
         except torch._dynamo.exc.TorchDynamoException as error:
             raise self._compiler_inside() from error
         except Exception as error:
+            if self.state.pending is not None and self.runs:
+                # A later run meets what the first one left: that is the fault to tell.
+                raise self.state.pending from None
             note, module = (self.mode.refused, self.mode.last.module) if self.mode else (None, "")
             better = explained(error, note, type(self).run.__code__, module)
             if better is None:

@@ -39,6 +39,7 @@ def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.ones(shape, dtype=dtype)
 
 
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 LONG, DOUBLE, HALF = torch.int64, torch.float64, torch.bfloat16
 
 # module, input, words: PyTorch refuses each of these when it runs.
@@ -46,7 +47,10 @@ MODULES: dict[str, tuple[nn.Module, Any, tuple[str, ...]]] = {
     "float to embedding": (
         nn.Embedding(10, 4),
         ones(2, 3),
-        ("embedding(argument x float32[2, 3], parameter inner.weight float32[10, 4])", "Long"),
+        # Before 2.12 only the derivative looks at the type.
+        ("embedding(argument x float32[2, 3], parameter inner.weight float32[10, 4])", "Long")
+        if TORCH >= (2, 12)
+        else ("embedding_dense_backward(", "x float32[2, 3]", "Long"),
     ),
     "int8 to embedding": (nn.Embedding(10, 4), ones(2, dtype=torch.int8), ("int8[2]",)),
     "integers to linear": (

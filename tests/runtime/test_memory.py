@@ -64,7 +64,8 @@ def test_planned_is_at_least_measured_and_hardly_more(make: object) -> None:
     torch.manual_seed(0)
     model, x = make()
     step = StaticGraph(model).compile(x)
-    tangent = torch.ones_like(model(x))
+    # Row-major, as the results are: eager's may lie otherwise, and would be copied first.
+    tangent = torch.ones(model(x).shape)
     gc.collect()
 
     def work() -> None:
@@ -83,7 +84,7 @@ def test_a_library_ops_own_memory_is_a_row_of_the_plan() -> None:
     model, x = images()
     plan = StaticGraph(model).compile(x).plan
     rows = {buffer.name: buffer for buffer in plan.buffers if buffer.name.endswith(".scratch")}
-    assert "4.scratch" in rows and "grad.0.convolution_backward.scratch" in rows
+    assert "0.scratch" in rows and "grad.3.scratch" in rows
     for buffer in rows.values():
         assert buffer.kind is BufferKind.LIBRARY and buffer.first == buffer.last
         assert buffer.bytes > 0
