@@ -10,6 +10,7 @@ element (outer indices, j) of the nest reads or writes the element at the same p
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -77,6 +78,25 @@ def is_sum(op: Op) -> bool:
         f"{op.opcode} over axes {op['axes']} of {op.inputs[0].type} fits no kernel shape",
         f"%{op.result.name}",
     )
+
+
+def sum_starts(body: Graph) -> set[Value]:
+    """Where the way to each row's sum narrows to one value: the op after it, or the sum itself.
+
+    Of `sum(mul(%x, %x))` it is the product: whoever has %x needs nothing else.
+    """
+    producer = body.producers()
+    readers = Counter(value for op in body.ops for value in set(op.inputs))
+    readers.update(body.output_values())
+    starts = set()
+    for op in body.ops:
+        if not is_fold(op) or op.opcode not in ("sum", "mean"):
+            continue
+        start, before = op, producer.get(op.inputs[0])
+        while before is not None and len(set(before.inputs)) == 1 and readers[before.result] == 1:
+            start, before = before, producer.get(before.inputs[0])
+        starts.add(start.result)
+    return starts
 
 
 def body_nest(

@@ -18,7 +18,14 @@ import enum
 from dataclasses import dataclass, field
 
 from rudagraph.codegen import expressions
-from rudagraph.codegen.domain import Nest, is_fold, is_sum, result_access, sum_access
+from rudagraph.codegen.domain import (
+    Nest,
+    is_fold,
+    is_sum,
+    result_access,
+    sum_access,
+    sum_starts,
+)
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.graph import Graph, Op, Value
 from rudagraph.ir.ops import Tag, has
@@ -35,6 +42,9 @@ NEAR_BYTES = 512 * 1024
 # An op from which on a chain is long: exp, erf, GELU. Two of them after each other outlast the
 # core's window, so that it waits instead of working (a block's backward takes a fifth longer).
 DEAR = 15.0
+# From here on a row's sum waits for the next pass: in its own it would allow two vectors at a time
+# where four hide the latency (a block's forward takes a tenth less, with an exponential more).
+DEAREST = 25.0
 
 
 class Place(enum.IntEnum):
@@ -91,7 +101,7 @@ class Stages:
         self._needed: set[Value] = set()
         self._first: dict[Value, int] = {}
         self._kept: set[Value] = set()
-        self._cuts: list[Op] = []  # ops that begin a pass
+        self._cuts: list[tuple[Op, int]] = []  # ops that begin a pass, and which
         self._locate(self.cuts_chains and any(is_fold(op) for op in body.ops))
         self._check_sums()
         last = max([self._store_stage(index) for index in range(len(self.results))], default=0)
@@ -102,7 +112,9 @@ class Stages:
 
     def _locate(self, cuts_chains: bool) -> None:
         varies: dict[Value, tuple[bool, bool]] = {}
-        after_dear: set[Value] = set()  # of the same stage
+        after_dear: set[Value] = set()  # of the same stage, as the next
+        after_dearest: set[Value] = set()
+        starts = sum_starts(self.body) if cuts_chains else set()
         for port in self.body.inputs:
             varies[port.value] = self._variation(port.value.name)
             self.stage[port.value] = 0
@@ -112,6 +124,10 @@ class Stages:
             given = [varies[value] for value in op.inputs]
             outer, inner = any(pair[0] for pair in given), any(pair[1] for pair in given)
             stage = max((self.stage[value] for value in op.inputs), default=0)
+            dearest = any(v in after_dearest and self.stage[v] == stage for v in op.inputs)
+            if op.result in starts and dearest:
+                stage, dearest = stage + 1, False
+                self._cuts.append((op, stage))
             if is_fold(op):
                 outer, inner, stage = True, False, stage + 1
             elif op.result.name in self.nest.strides:
@@ -121,10 +137,12 @@ class Stages:
                 late = any(v in after_dear and self.stage[v] == stage for v in op.inputs)
                 is_dear = expressions.cost(op) >= DEAR
                 if is_dear and late:
-                    stage += 1
-                    self._cuts.append(op)
+                    stage, dearest = stage + 1, False
+                    self._cuts.append((op, stage))
                 if is_dear or late:
                     after_dear.add(op.result)
+                if dearest or expressions.cost(op) >= DEAREST:
+                    after_dearest.add(op.result)
             varies[op.result] = (outer, inner)
             self.stage[op.result] = stage
         for value, (outer, inner) in varies.items():
@@ -190,8 +208,8 @@ class Stages:
             if is_fold(op) and self.stage[op.result] == at + 1 and self._is_used(op.result):
                 current.folds.append(op)
                 self._require_fold(op, at)
-        for op in self._cuts:
-            for operand in op.inputs if self.stage[op.result] == at + 1 else ():
+        for op, begun in self._cuts:
+            for operand in op.inputs if begun == at + 1 else ():
                 if self.stage[operand] == at and operand in self.producer:
                     self._require(operand, at)
 
