@@ -140,7 +140,7 @@ def _partials(stages: Stages, workspace: int) -> tuple[list[Partial], list[int]]
             sums.append((index, accumulator_dtype(op), columns, column))
     if not sums:
         return [], []
-    partials, step = lay_out_partials(sums, workspace)
+    partials, step = lay_out_partials(sums, workspace, apart=True)
     return partials, [step]
 
 

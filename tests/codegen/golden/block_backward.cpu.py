@@ -106,24 +106,25 @@ def kernel(
       output result = %ln.dbias
     }
     """
-    kept_rms_inner = advance(scratch, block * 18432)
-    kept_dz = advance(scratch, block * 18432 + 4096)
-    kept_normal = advance(scratch, block * 18432 + 8192)
-    kept_inner = advance(scratch, block * 18432 + 12288)
-    words_of_keep = advance(scratch, block * 18432 + 16384)
+    kept_rms_inner = advance(scratch, block * 23488)
+    kept_dz = advance(scratch, block * 23488 + 4288)
+    kept_normal = advance(scratch, block * 23488 + 8576)
+    kept_inner = advance(scratch, block * 23488 + 12864)
+    kept_product = advance(scratch, block * 23488 + 17152)
+    words_of_keep = advance(scratch, block * 23488 + 21440)
     gradient = settled(load_f32(gradient_pointer, 0))
     key = load_i64(key_pointer, 0)
     share = div(gradient, float32(4096.0))
-    partial_rms_dweight = advance(partials, block * 16384)
+    partial_rms_dweight = advance(partials, block * 16960)
     for j in range(1024):
         store_f32(partial_rms_dweight, j, float32(0.0))
-    partial_dbias = advance(partials, block * 16384 + 4096)
+    partial_dbias = advance(partials, block * 16960 + 4288)
     for j in range(1024):
         store_f32(partial_dbias, j, float32(0.0))
-    partial_ln_dweight = advance(partials, block * 16384 + 8192)
+    partial_ln_dweight = advance(partials, block * 16960 + 8576)
     for j in range(1024):
         store_f32(partial_ln_dweight, j, float32(0.0))
-    partial_ln_dbias = advance(partials, block * 16384 + 12288)
+    partial_ln_dbias = advance(partials, block * 16960 + 12864)
     for j in range(1024):
         store_f32(partial_ln_dbias, j, float32(0.0))
     for row in range(begin, end):
@@ -156,8 +157,6 @@ def kernel(
         philox_row(words_of_keep, at, 1024, key, key >> 32, keep_stream)
         mean = settled(load_f32(mean_pointer, row))
         rstd = settled(load_f32(rstd_pointer, row))
-        mean_product_so_far = float32(0.0)
-        mean_gradient_so_far = float32(0.0)
         for j in range(1024):
             z = load_bf16(z_pointer, at + j)
             rms_normal = mul(z, rms_rstd)
@@ -183,14 +182,20 @@ def kernel(
             inner = mul(dbiased, ln_weight)
             product = mul(inner, normal)
             weighted = mul(dbiased, normal)
-            mean_product_so_far = accumulate_add(mean_product_so_far, product)
-            mean_gradient_so_far = accumulate_add(mean_gradient_so_far, inner)
             store_f32(partial_dbias, j, add(load_f32(partial_dbias, j), dbiased))
             store_f32(partial_ln_dweight, j, add(load_f32(partial_ln_dweight, j), weighted))
             store_f32(partial_ln_dbias, j, add(load_f32(partial_ln_dbias, j), dbiased))
             store_f32(kept_dz, j, dz)
             store_f32(kept_normal, j, normal)
             store_f32(kept_inner, j, inner)
+            store_f32(kept_product, j, product)
+        mean_product_so_far = float32(0.0)
+        mean_gradient_so_far = float32(0.0)
+        for j in range(1024):
+            inner = load_f32(kept_inner, j)
+            product = load_f32(kept_product, j)
+            mean_product_so_far = accumulate_add(mean_product_so_far, product)
+            mean_gradient_so_far = accumulate_add(mean_gradient_so_far, inner)
         mean_product = div(mean_product_so_far, float32(1024.0))
         mean_gradient = div(mean_gradient_so_far, float32(1024.0))
         for j in range(1024):
@@ -225,31 +230,31 @@ def kernel(
     """
     first_rms_dweight = advance(partials, 0)
     for k in range(1, 16):
-        other_rms_dweight = advance(partials, k * 16384)
+        other_rms_dweight = advance(partials, k * 16960)
         for j in range(begin, end):
             store_f32(first_rms_dweight, j, add(load_f32(first_rms_dweight, j), load_f32(other_rms_dweight, j)))
     for j in range(begin, end):
         store_bf16(rms_dweight_pointer, j, load_f32(first_rms_dweight, j))
-    first_dbias = advance(partials, 4096)
+    first_dbias = advance(partials, 4288)
     for k in range(1, 16):
-        other_dbias = advance(partials, k * 16384 + 4096)
+        other_dbias = advance(partials, k * 16960 + 4288)
         for j in range(begin, end):
             store_f32(first_dbias, j, add(load_f32(first_dbias, j), load_f32(other_dbias, j)))
     for j in range(begin, end):
         store_bf16(dbias_pointer, j, load_f32(first_dbias, j))
-    first_ln_dweight = advance(partials, 8192)
+    first_ln_dweight = advance(partials, 8576)
     for k in range(1, 16):
-        other_ln_dweight = advance(partials, k * 16384 + 8192)
+        other_ln_dweight = advance(partials, k * 16960 + 8576)
         for j in range(begin, end):
             store_f32(first_ln_dweight, j, add(load_f32(first_ln_dweight, j), load_f32(other_ln_dweight, j)))
     for j in range(begin, end):
         store_bf16(ln_dweight_pointer, j, load_f32(first_ln_dweight, j))
-    first_ln_dbias = advance(partials, 12288)
+    first_ln_dbias = advance(partials, 12864)
     for k in range(1, 16):
-        other_ln_dbias = advance(partials, k * 16384 + 12288)
+        other_ln_dbias = advance(partials, k * 16960 + 12864)
         for j in range(begin, end):
             store_f32(first_ln_dbias, j, add(load_f32(first_ln_dbias, j), load_f32(other_ln_dbias, j)))
     for j in range(begin, end):
         store_bf16(ln_dbias_pointer, j, load_f32(first_ln_dbias, j))
 
-# workspaces [262144, 294912], in place [(1, 0), (2, 0)]
+# workspaces [271360, 375808], in place [(1, 0), (2, 0)]

@@ -47,10 +47,10 @@ def kernel(
       output result = %dbias
     }
     """
-    partial_dweight = advance(partials, block * 6144)
+    partial_dweight = advance(partials, block * 7360)
     for j in range(768):
         store_f32(partial_dweight, j, float32(0.0))
-    partial_dbias = advance(partials, block * 6144 + 3072)
+    partial_dbias = advance(partials, block * 7360 + 4288)
     for j in range(768):
         store_f32(partial_dbias, j, float32(0.0))
     for row in range(begin, end):
@@ -97,17 +97,17 @@ def kernel(begin, end, block, partials, dweight_pointer, dbias_pointer):
     """
     first_dweight = advance(partials, 0)
     for k in range(1, 16):
-        other_dweight = advance(partials, k * 6144)
+        other_dweight = advance(partials, k * 7360)
         for j in range(begin, end):
             store_f32(first_dweight, j, add(load_f32(first_dweight, j), load_f32(other_dweight, j)))
     for j in range(begin, end):
         store_f32(dweight_pointer, j, load_f32(first_dweight, j))
-    first_dbias = advance(partials, 3072)
+    first_dbias = advance(partials, 4288)
     for k in range(1, 16):
-        other_dbias = advance(partials, k * 6144 + 3072)
+        other_dbias = advance(partials, k * 7360 + 4288)
         for j in range(begin, end):
             store_f32(first_dbias, j, add(load_f32(first_dbias, j), load_f32(other_dbias, j)))
     for j in range(begin, end):
         store_f32(dbias_pointer, j, load_f32(first_dbias, j))
 
-# workspaces [98304], in place [(0, 0), (1, 0)]
+# workspaces [117760], in place [(0, 0), (1, 0)]
