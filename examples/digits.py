@@ -60,13 +60,14 @@ def main(
     epochs: Annotated[int, typer.Option(help="passes over the training images")] = 12,
     batch: Annotated[int, typer.Option(help="images a step")] = 64,
     seed: Annotated[int, typer.Option(help="of weights, batches and dropout")] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     compiled: Annotated[bool, typer.Option(help="--no-compiled trains in eager")] = True,
 ) -> float:
     """Train and return the share of test images that are classified correctly."""
     console = Console()
     torch.manual_seed(seed)
-    images, test_images, labels, test_labels = load_data(seed)
-    model = build_model()
+    images, test_images, labels, test_labels = (part.to(device) for part in load_data(seed))
+    model = build_model().to(device)
 
     step = model
     if compiled:
@@ -82,7 +83,8 @@ def main(
     accuracy = 0.0
     for epoch in range(epochs):
         total = 0.0
-        for chosen in shuffled(len(images), batch, generator):
+        for indices in shuffled(len(images), batch, generator):
+            chosen = indices.to(device)
             loss = F.cross_entropy(step(images[chosen]), labels[chosen])
             loss.backward()
             optimizer.step()

@@ -61,3 +61,15 @@ def test_digits_in_eager() -> None:
 
 def test_digits_compiled_reaches_its_mark() -> None:
     assert load("digits").main(epochs=6) >= 0.97
+
+
+@pytest.mark.cuda
+def test_train_bytes_on_a_gpu_follows_eager(tmp_path: Path) -> None:
+    eager, compiled = load("train_bytes").main(**SMALL, device="cuda", out=tmp_path)
+    assert compiled.losses == pytest.approx(eager.losses, rel=1e-3)
+    assert compiled.losses[-1] < compiled.losses[0]
+
+
+@pytest.mark.cuda
+def test_digits_on_a_gpu_reaches_its_mark() -> None:
+    assert load("digits").main(epochs=6, device="cuda") >= 0.97

@@ -117,9 +117,9 @@ class _Lowering:
     def _rows(self) -> Lowered:
         words = held_words(self.stages)
         shape = row_shape(self.nest.inner, self.vector, words)
-        if shape.threads == WARP:
-            ahead = needs_of(self.stages).unpacked
-            found = ahead_shape(shape, self.nest.rows, ahead, self.target)
+        needs = needs_of(self.stages)
+        if shape.threads == WARP and needs.shared and self.vector == 8:
+            found = ahead_shape(shape, self.nest.rows, needs.unpacked, self.target)
             if found is not None:
                 return self._persistent(self.stages, *found, Loads.AHEAD, None)
         is_small = shape.chunks * shape.vector * words <= SHARED_HELD_WORDS
