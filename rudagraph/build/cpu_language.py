@@ -136,9 +136,11 @@ from rudagraph.build.cpu_random import (
     random_u16,
     random_u32,
 )
+from rudagraph.build.cpu_streams import finish_streams, stream
 
 # The brief name of `where`, and constants that a literal cannot write.
 select = where
+
 infinity = float("inf")
 nan = float("nan")
 
@@ -168,6 +170,7 @@ __all__ = [
     "exp2",
     "exp_nonpositive",
     "expm1",
+    "finish_streams",
     "float32",
     "float64",
     "floor",
@@ -256,6 +259,7 @@ __all__ = [
     "store_i64",
     "store_u8",
     "store_u32",
+    "stream",
     "sub",
     "tan",
     "tanh",

@@ -288,7 +288,8 @@ HELPERS = frozenset(
     " random_u32 infinity nan begin end block range min max boolean gelu_erf gelu_tanh"
     " gelu_erf_backward gelu_tanh_backward round_bf16 round_f16 reciprocal select where"
     " nearest_bf16 store_bf16_nearest settled store_bf16_rounded store_f16_rounded load_u16"
-    " load_u32 store_u32 uint32 uint64 fma exp_nonpositive gelu_erf_slope gelu_tanh_slope".split()
+    " load_u32 store_u32 uint32 uint64 fma exp_nonpositive gelu_erf_slope gelu_tanh_slope"
+    " stream finish_streams".split()
 )
 RESERVED = (
     HELPERS

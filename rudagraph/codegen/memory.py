@@ -89,7 +89,7 @@ def lay_out_partials(
 
     `apart` keeps them at different places of a page, for a cache with few ways.
     """
-    end, offsets = 0, []
+    end, offsets = 0, list[int]()
     for _, dtype, columns, _ in sums:
         bytes = columns * dtype.size
         offsets.append(place_row(end, bytes, len(offsets)) if apart else end)

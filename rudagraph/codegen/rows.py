@@ -30,6 +30,7 @@ from rudagraph.codegen.row_stages import RowStages
 from rudagraph.codegen.scalars import finished, folds_exactly, int_of, needs_rounding, register_text
 from rudagraph.codegen.source import Lines, Names, Parameters
 from rudagraph.codegen.stages import Pass, Place, Source
+from rudagraph.codegen.streams import Streams
 from rudagraph.codegen.walks import Walk
 from rudagraph.ir.graph import Op, Value
 from rudagraph.ir.ops import Tag, has
@@ -61,6 +62,7 @@ class RowsKernel:
         self._settles = any(v.type.dtype is DType.BF16 for v in self.stages.body.values())
         self.walk = Walk(self.stages.nest, self.cut, self.lines, self.names)
         self.index = self.walk.index
+        self.streams = Streams(self.stages, self.cut, self.shared.values())
         self.sums = BlockSums(
             self.stages,
             self.partials,
@@ -92,6 +94,8 @@ class RowsKernel:
                         self._loop(current)
             self.sums.finish_columns()
         self.sums.finish()
+        if self.streams:
+            self.lines.add(f"finish_streams({self.parameters.names[0]})")
 
     @property
     def has_kept(self) -> bool:
@@ -131,6 +135,7 @@ class RowsKernel:
             self._kept[op.result] = self.names.fresh(f"words_of_{op.result.name}")
             self.scratch.add(self._kept[op.result], self.cut.length * int_of(op, "bits") // 8)
         self.sums.declare()
+        self.streams.declare(self.scratch, self.names)
         self.scratch.declare(self.lines, self.names, self.parameters)
 
     def _accesses(self) -> list[str]:
@@ -206,9 +211,9 @@ class RowsKernel:
                 register = self._register[value]
                 self.lines.add(f"store_{dtype}({row}, {self.index.element}, {register})")
             for index in current.stores:
-                value, access = self.stages.results[index], result_access(index)
-                at = self.index.at(access)
-                self.lines.add(self._store_text(value, self._pointer[access], at))
+                self._store_element(index)
+        for index in current.stores:
+            self._send_row(index)
         for op in current.folds:
             if op.result in self.stages.picks:
                 accumulators[op.result] = self._pick(op, current)
@@ -218,6 +223,29 @@ class RowsKernel:
         for index, part in parts.items():
             if part is not None:
                 self.sums.add_part(index, part)
+
+    def _store_element(self, index: int) -> None:
+        """Into its place, or into the row of scratch that goes there as a whole."""
+        value, access, row = (
+            self.stages.results[index],
+            result_access(index),
+            self.streams.row(index),
+        )
+        if row is None:
+            at = self.index.at(access)
+            self.lines.add(self._store_text(value, self._pointer[access], at))
+        elif not self.streams.is_copy(index):
+            self.lines.add(self._store_text(value, row, self.index.element))
+
+    def _send_row(self, index: int) -> None:
+        """After the loop: what it made in scratch goes to its place."""
+        row, access = self.streams.row(index), result_access(index)
+        if row is None:
+            return
+        size, base = self.stages.results[index].type.dtype.size, self.index.base(access)
+        place = f"({base}) * {size}" if " " in base else f"{base} * {size}"
+        place_and_size = f"{place}, {row}, {self.walk.count} * {size}"
+        self.lines.add(f"stream({self._pointer[access]}, {place_and_size})")
 
     def _pick(self, op: Op, current: Pass) -> str:
         """The accumulator of a sum with one element: a comparison a row instead of one each."""
