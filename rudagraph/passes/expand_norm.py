@@ -8,7 +8,11 @@ x̂ before the weight, as the model it comes from does.
 becomes
     %near = sub(%x, mean(%x))         %mean = add(mean(%x), mean(%near))
     %rstd = rsqrt(%shifted)           %shifted = add(mean(mul(%near, %near)), 1e-05)
-    %y = add(mul(mul(sub(%x, %mean), %rstd), %weight), %bias)
+    %y = multiply_add(mul(sub(%x, %mean), %rstd), %weight, %bias)
+
+Backward, with inner = gradient * weight and x̂ = (x - mean) * rstd, is
+    dx = rstd * (inner - mean(inner) - x̂ * mean(inner * x̂))
+       = inner * rstd + (x̂ * slope + lift), where slope and lift are numbers of the row.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ def expand_layer_norm(e: Expansion) -> None:
     variance = e.row("mean", e.one("square", "mul", near, near), "variance")
     shifted = e.one("shifted", "add", variance, e.number("epsilon"))
     rstd = _statistic(e, rstd_result, "rsqrt", (shifted,), axes)
-    normal = _normal(e, x, mean, rstd, e.value(0).type.dtype)
+    normal, _ = _normal(e, x, mean, rstd, e.value(0).type.dtype)
     _finish(e, y, _scale_and_shift(e, normal, weight, bias))
 
 
@@ -51,14 +55,19 @@ def expand_layer_norm_backward(e: Expansion) -> None:
     gradient, x = _input(e, 0), _input(e, 1)
     mean, rstd = (_saved_statistic(e, e.value(index), x) for index in (2, 3))
     weight = _affine(e, 4)
-    normal = _normal(e, x, mean, rstd, e.value(1).type.dtype)
+    normal, offset = _normal(e, x, mean, rstd, e.value(1).type.dtype)
     results = _results(e)
     if results[0] is not None:
         inner = gradient if weight is None else e.one("scaled", "mul", gradient, weight)
         slope = _projection(e, inner, normal, rstd)
         mean_gradient = e.row("mean", inner, "mean_gradient")
         lift = e.one("lift", "mul", e.one("lowered", "neg", mean_gradient), rstd)
-        along = e.one("along", "multiply_add", normal, slope, lift)
+        if offset is None:
+            along = e.one("along", "multiply_add", normal, slope, lift)
+        else:  # straight from x: two factors and two terms of the row become one each
+            lift = e.one("lift.whole", "multiply_add", offset, slope, lift)
+            slope = e.one("slope.whole", "mul", slope, rstd)
+            along = e.one("along", "multiply_add", x, slope, lift)
         _finish(e, results[0], e.one("dx", "multiply_add", inner, rstd, along))
     if results[1] is not None:
         _column_sum(e, results[1], e.one("weighted", "mul", gradient, normal))
@@ -74,7 +83,8 @@ def expand_rms_norm_backward(e: Expansion) -> None:
     if results[0] is not None:
         factor = _rms_weight(e, weight)
         inner = gradient if factor is None else e.one("scaled", "mul", gradient, factor)
-        along = e.one("along", "mul", normal, _projection(e, inner, normal, rstd))
+        slope = e.one("slope.whole", "mul", _projection(e, inner, normal, rstd), rstd)
+        along = e.one("along", "mul", x, slope)
         _finish(e, results[0], e.one("dx", "multiply_add", inner, rstd, along))
     if results[1] is not None:
         if e.op["style"] == "llama":
@@ -82,16 +92,18 @@ def expand_rms_norm_backward(e: Expansion) -> None:
         _column_sum(e, results[1], e.one("weighted", "mul", gradient, normal))
 
 
-def _normal(e: Expansion, x: Value, mean: Value, rstd: Value, stored: DType) -> Value:
-    """x̂, of an x that lies in memory as `stored`.
+def _normal(
+    e: Expansion, x: Value, mean: Value, rstd: Value, stored: DType
+) -> tuple[Value, Value | None]:
+    """x̂ of an x that lies in memory as `stored`, and -mean * rstd if it is x * rstd + that.
 
     Of 16 bits, x is known to half its ulp at best, and what one operation less rounds lies far
     below that. Of 32, only the difference from the mean keeps x̂ exact where x is far from 0.
     """
     if stored is x.type.dtype:
-        return e.one("normal", "mul", e.one("centred", "sub", x, mean), rstd)
+        return e.one("normal", "mul", e.one("centred", "sub", x, mean), rstd), None
     offset = e.one("offset", "mul", e.one("lowered_mean", "neg", mean), rstd)
-    return e.one("normal", "multiply_add", x, rstd, offset)
+    return e.one("normal", "multiply_add", x, rstd, offset), offset
 
 
 def _projection(e: Expansion, inner: Value, normal: Value, rstd: Value) -> Value:

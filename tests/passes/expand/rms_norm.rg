@@ -61,7 +61,8 @@ graph g {
   %dx.mean_product: f32[2,1] = mean(%dx.product) [axes=[1], keepdim=true]
   %dx.against: f32[2,1] = neg(%dx.mean_product)
   %dx.slope: f32[2,1] = mul(%dx.against, %l.rstd)
-  %dx.along: f32[2,4] = mul(%dx.normal, %dx.slope)
+  %dx.slope.whole: f32[2,1] = mul(%dx.slope, %l.rstd)
+  %dx.along: f32[2,4] = mul(%dx.x.f32, %dx.slope.whole)
   %dx.dx: f32[2,4] = multiply_add(%dx.scaled, %l.rstd, %dx.along)
   %dx: bf16[2,4] = cast(%dx.dx) [dtype=bf16]
   %dx.normal.rounded: bf16[2,4] = cast(%dx.normal) [dtype=bf16]
