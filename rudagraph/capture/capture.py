@@ -8,6 +8,7 @@ hooks, not the random generators.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +75,7 @@ def capture(
     template = session.template
     assert template is not None
     results = [leaf.path for leaf in template.leaves]
-    with torch.device("cpu"):  # numbers that the compiler looks at, whatever the user's default is
+    with _on_cpu():  # numbers that the compiler looks at, whatever the user's default is
         lowered = lower(trace, inputs.items, results, session.outer)
         graph = verify(group_heads(lowered.graph), stage="group_heads")
     return Capture(
@@ -85,6 +86,12 @@ def capture(
         tied={item.target: tuple(item.names) for item in inputs.items if len(item.names) > 1},
         renewed=session.state.renewed,
     )
+
+
+def _on_cpu() -> AbstractContextManager[object]:
+    """New tensors lie on the CPU; nothing is set where they do: torch asks at each call then."""
+    is_cpu = torch.get_default_device() == torch.device("cpu")
+    return nullcontext() if is_cpu else torch.device("cpu")
 
 
 @dataclass

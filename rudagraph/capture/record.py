@@ -10,27 +10,27 @@ from __future__ import annotations
 
 import functools
 import logging
-import operator
+import operator as python
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as notes
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
-from rudagraph.capture.shapes import Shapes
-from rudagraph.capture.trace import JointTrace, Label, compiling, stand_in
+from rudagraph.capture.shapes import Shapes, Traced
+from rudagraph.capture.trace import JointTrace, Label, compiling
 
 _LOG = logging.getLogger(__name__)
 aten = torch.ops.aten
 
-_DEVICE = torch.ops.prim.device.default
 # Ask about a tensor and compute nothing.
 _QUESTIONS = frozenset(
     (
-        _DEVICE,
+        torch.ops.prim.device.default,
         aten.size.default,
         aten.sym_size.default,
         aten.stride.default,
@@ -61,6 +61,19 @@ class Unusual(Exception):
     """Forward or backward does what only the full trace can follow."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """An operator, and how its calls are treated; `title` is what its nodes are named after."""
+
+    function: Any
+    unusual: str = ""
+    is_question: bool = False
+    title: str = ""
+    rule: Callable[..., Any] | None = None
+    is_mutable: bool = False
+    is_composite: bool = False
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes every ATen call into an FX graph; tensors are known by identity."""
 
@@ -71,9 +84,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.shapes = Shapes(mode)
         self.in_backward = False
         self.running = -1  # sequence number of the autograd node that backward is in
+        self._operators: dict[int, _Operator] = {}  # by the identity of the function
         self._nodes: dict[int, fx.Node] = {}
         # All tensors met, by their memory; identities stay valid while these live.
-        self._memory: dict[int, list[torch.Tensor]] = {}
+        self._memory: dict[int, list[Traced]] = {}
         self._inputs: set[int] = set()
         self.attributes: dict[str, torch.Tensor] = {}
         self._custom: dict[int, Any] = {}  # sequence number of an autograd node -> annotation
@@ -104,23 +118,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function is _DEVICE and isinstance(args[0], FakeTensor):
-            return args[0].fake_device
-        if function in _QUESTIONS:
-            return function(*args, **kwargs)
-        if not isinstance(function, torch._ops.OpOverload):
-            raise Unusual(f"{function} is called")
-        if function in _WRITES_UNSAID:
-            raise Unusual(f"{function} writes running statistics")
-        if function._schema.is_mutable:
+        operator = self._operators.get(id(function))
+        if operator is None:
+            operator = self._operators[id(function)] = self._meet(function)
+        if operator.unusual:
+            raise Unusual(operator.unusual)
+        if operator.is_question:
+            return self.shapes.call(function, args, kwargs)
+        if operator.is_mutable:
             return self._in_place(function, args, kwargs)
         if function is aten.lift_fresh.default:
             return self._lift(*args)
-        rule = self.decompositions.get(function)
-        if rule is not None:
+        if operator.rule is not None:
             with self:
-                return rule(*args, **kwargs)
-        if _is_composite(function) and autograd_would_have_decomposed(
+                return operator.rule(*args, **kwargs)
+        if operator.is_composite and autograd_would_have_decomposed(
             function, [*args, *kwargs.values()]
         ):
             with self:
@@ -135,18 +147,43 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._nodes[id(result)] = operands[0]
             self._memory.setdefault(_storage(result), []).append(result)
             return result
-        node = self.graph.create_node("call_function", function, operands, keywords)
+        node = self.graph.create_node("call_function", function, name=operator.title)
+        # Set afterwards: create_node looks through them for what no call of ATen holds.
+        node.args, node.kwargs = operands, keywords
         self._describe(node)
         self._bind(node, result)
         return result
 
+    def _meet(self, function: Any) -> _Operator:
+        """What there is to know of an operator, found out when it is first called."""
+        unusual = ""
+        if function in _QUESTIONS:
+            return _Operator(function, is_question=True)
+        if not isinstance(function, torch._ops.OpOverload):
+            unusual = f"{function} is called"
+        elif function in _WRITES_UNSAID:
+            unusual = f"{function} writes running statistics"
+        if unusual:
+            return _Operator(function, unusual)
+        return _Operator(
+            function,
+            title=self.graph._target_to_str(function),
+            rule=self.decompositions.get(function),
+            is_mutable=function._schema.is_mutable,
+            is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(
+                function.name(), torch._C.DispatchKey.CompositeImplicitAutograd
+            ),
+        )
+
     def _lift(self, tensor: torch.Tensor) -> Any:
         """A tensor just made from numbers becomes an attribute of the graph's module."""
+        if isinstance(tensor, Traced):
+            raise Unusual("a traced tensor is lifted")
         name = f"_tensor_constant{len(self.attributes)}"
         self.attributes[name] = tensor
         attribute = self.graph.create_node("get_attr", name)
         self._describe(attribute)
-        result = aten.lift_fresh.default(tensor)
+        result = self.shapes.adopt(aten.lift_fresh.default(tensor))
         attribute.meta["val"] = result
         target = aten.lift_fresh_copy.default
         node = self.graph.create_node("call_function", target, (attribute,))
@@ -174,9 +211,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (result.shape, result.dtype) != (written.shape, written.dtype):
             raise Unusual(f"{function} converts")
         node = self.node(result)
-        function(*args, **kwargs)
         for tensor in memory:
             self._nodes.pop(id(tensor), None)
+            tensor.fake = None  # it may know the numbers from before
         self._nodes[id(written)] = node
         return written
 
@@ -190,14 +227,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _bind(self, node: fx.Node, result: Any) -> None:
         node.meta["val"] = result
         if isinstance(result, torch.Tensor):
-            if not isinstance(result, FakeTensor):
+            if not isinstance(result, Traced):
                 raise Unusual("a tensor with data is made")
             self._nodes[id(result)] = node
             self._memory.setdefault(_storage(result), []).append(result)
         elif isinstance(result, (list, tuple)):
             for index, part in enumerate(result):
                 if isinstance(part, torch.Tensor):
-                    item = self.graph.create_node("call_function", operator.getitem, (node, index))
+                    item = self.graph.create_node("call_function", python.getitem, (node, index))
                     item.meta.update(node.meta)
                     self._bind(item, part)
         else:
@@ -242,18 +279,6 @@ def _storage(tensor: Any) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _is_composite(function: Any) -> bool:
-    known = _COMPOSITE.get(function)
-    if known is None:
-        known = _COMPOSITE[function] = torch._C._dispatch_has_kernel_for_dispatch_key(
-            function.name(), torch._C.DispatchKey.CompositeImplicitAutograd
-        )
-    return known
-
-
-_COMPOSITE: dict[Any, bool] = {}
-
-
 def record_joint(
     function: Callable[..., list[torch.Tensor]],
     examples: list[torch.Tensor],
@@ -261,9 +286,9 @@ def record_joint(
 ) -> JointTrace | None:
     """What `trace_joint` gives, or None where that has to find out."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    stand_ins = [stand_in(example, mode) for example in examples]
     recorder = Recorder(decompositions, mode)
     try:
+        stand_ins = [Traced.like(example) for example in examples]
         with compiling():
             return _record(function, stand_ins, recorder, mode)
     except Exception as error:  # whatever it is, the full trace words it
@@ -290,7 +315,7 @@ def _record(
         tangents = []
         for index in wanted:
             with mode:
-                tangent = torch.empty_like(results[index]).detach()
+                tangent = recorder.shapes.call(aten.empty_like.default, (results[index],), {})
             inputs[recorder.input(f"tangents_{index}", tangent)] = Label("tangent", index)
             tangents.append(tangent)
         roots = [results[index] for index in wanted]

@@ -11,23 +11,41 @@ import enum
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from rudagraph.ir.types import DType, TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Value:
-    """One SSA value. Names are unique in a graph and stable from run to run."""
+    """One SSA value. Names are unique in a graph and stable from run to run.
+
+    Of one name and type there is one object, so that equality is identity, which costs nothing:
+    passes look values up a million times.
+    """
 
     name: str
     type: TensorType
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    def __new__(cls, name: str, type: TensorType) -> Value:
+        key = (name, type.dtype, type.shape)
+        with _VALUES_LOCK:
+            value = _VALUES.get(key)
+            if value is None:
+                value = _VALUES[key] = object.__new__(cls)
+        return value
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Value, (self.name, self.type)
 
     def __str__(self) -> str:
         return f"%{self.name}"
+
+
+_VALUES: WeakValueDictionary[tuple[str, DType, tuple[int, ...]], Value] = WeakValueDictionary()
+_VALUES_LOCK = Lock()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,9 @@ class DType(enum.Enum):
     U8 = "u8"
     B8 = "b8"
 
+    # Of each there is one object: Enum's own hash, of the name, is Python and asked for often.
+    __hash__ = object.__hash__
+
     def __str__(self) -> str:
         return self.value
 
