@@ -5,6 +5,7 @@ Input: operands already defined in the graph being built. Output: a Graph in def
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class GraphBuilder:
     outputs: list[Port] = field(default_factory=list)
     location: Location = field(default_factory=Location)
     _taken: set[str] = field(default_factory=set)
+    _counts: dict[str, int] = field(default_factory=dict)  # the last number given to each name
 
     def reserve(self, names: Iterable[str]) -> None:
         """Keep these names for values that are added as they are."""
@@ -41,11 +43,14 @@ class GraphBuilder:
 
     def fresh(self, hint: str, type: TensorType) -> Value:
         """A new value whose name is `hint`, made unique by a number where it is taken."""
-        base = re.sub(r"[^A-Za-z0-9_.]+", "_", hint).strip("_.") or "value"
-        name, count = base, 1
+        base = _cleaned(hint)
+        name, count = base, self._counts.get(base, 1)
+        if count > 1:  # all smaller numbers are taken, since names never become free
+            name = _numbered(base, count)
         while name in self._taken:
             count += 1
-            name = f"{base}.{count}" if base[-1:].isdigit() else f"{base}_{count}"
+            name = _numbered(base, count)
+        self._counts[base] = count
         self._taken.add(name)
         return Value(name, type)
 
@@ -105,3 +110,12 @@ class GraphBuilder:
 
     def finish(self) -> Graph:
         return Graph(self.name, tuple(self.inputs), tuple(self.ops), tuple(self.outputs))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _cleaned(hint: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.]+", "_", hint).strip("_.") or "value"
+
+
+def _numbered(base: str, count: int) -> str:
+    return f"{base}.{count}" if base[-1:].isdigit() else f"{base}_{count}"

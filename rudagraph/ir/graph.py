@@ -84,11 +84,11 @@ class Op:
 
     def __post_init__(self) -> None:
         """Bring operands and attributes into canonical form, so that equal ops compare equal."""
-        operands = tuple(_canonical_number(operand) for operand in self.operands)
+        operands = tuple([_canonical_number(operand) for operand in self.operands])
         object.__setattr__(self, "operands", operands)
-        inputs = tuple(operand for operand in operands if isinstance(operand, Value))
+        inputs = tuple([operand for operand in operands if isinstance(operand, Value)])
         object.__setattr__(self, "inputs", inputs)
-        if self.attributes:
+        if self.attributes and not isinstance(self.attributes, _Canonical):
             object.__setattr__(self, "attributes", make_attributes(**dict(self.attributes)))
 
     def __getitem__(self, name: str) -> Attribute:
@@ -173,16 +173,24 @@ class Graph:
 
 def make_attributes(**attributes: Attribute) -> tuple[tuple[str, Attribute], ...]:
     """Attributes in canonical order; those that are None are left out."""
-    return tuple(
-        (key, _canonical(attributes[key]))
-        for key in sorted(attributes)
-        if attributes[key] is not None
+    return _Canonical(
+        [
+            (key, _canonical(attributes[key]))
+            for key in sorted(attributes)
+            if attributes[key] is not None
+        ]
     )
+
+
+class _Canonical(tuple[tuple[str, Attribute], ...]):
+    """Attributes that need not be brought into that form again."""
+
+    __slots__ = ()
 
 
 def _canonical(attribute: Attribute) -> Attribute:
     if isinstance(attribute, tuple):
-        return tuple(_canonical(item) for item in attribute)
+        return tuple([_canonical(item) for item in attribute])
     return _canonical_number(attribute)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rudagraph.ir import composite_rules as composites
 from rudagraph.ir import type_rules as rules
-from rudagraph.ir.graph import Attribute, Graph, Op, Operand
+from rudagraph.ir.graph import Attribute, Graph, Op, Operand, Value
 from rudagraph.ir.types import TensorType
 
 Infer = Callable[
@@ -358,6 +358,36 @@ def infer(
     body: Graph | None = None,
 ) -> tuple[TensorType, ...]:
     """Result types; raises TypeRuleError where operands or attributes do not fit the op."""
+    if body is not None:
+        return _inferred(opcode, operands, attributes, body)
+    # Equal layers ask the same: what the rules can see of operands and attributes is the key.
+    seen = tuple(o.type if isinstance(o, Value) else (type(o), o) for o in operands)
+    key = (opcode, seen, tuple((name, _exactly(attributes[name])) for name in attributes))
+    known = _KNOWN.get(key)
+    if known is None:
+        if len(_KNOWN) > _MOST_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[key] = _inferred(opcode, operands, attributes, None)
+    return known
+
+
+_KNOWN: dict[object, tuple[TensorType, ...]] = {}
+_MOST_KNOWN = 1 << 16
+
+
+def _exactly(attribute: Attribute) -> object:
+    """To Python 1, 1.0 and true are equal, to the rules they are not."""
+    if isinstance(attribute, tuple):
+        return tuple(map(_exactly, attribute))
+    return type(attribute), attribute
+
+
+def _inferred(
+    opcode: str,
+    operands: tuple[Operand, ...],
+    attributes: Mapping[str, Attribute],
+    body: Graph | None,
+) -> tuple[TensorType, ...]:
     spec = OPS.get(opcode)
     if spec is None:
         raise rules.TypeRuleError(f"there is no op named {opcode}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class DType(enum.Enum):
@@ -52,8 +52,7 @@ class DType(enum.Enum):
         return DType.F32 if self in (DType.F16, DType.BF16) else self
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(NamedTuple):
     """A dtype and a static shape."""
 
     dtype: DType
