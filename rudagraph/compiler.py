@@ -5,7 +5,7 @@ capture -> passes on the joint graph -> cut -> passes on each entry -> plan -> m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,10 @@ from rudagraph.progress import SILENT, Report
 from rudagraph.runtime.contract import build_contract
 from rudagraph.schedule.kernel import KernelSource
 from rudagraph.schedule.layout import residual_layouts
+from rudagraph.schedule.lowered import remembered
 from rudagraph.schedule.order import order
 from rudagraph.schedule.plan import Plan
-from rudagraph.schedule.planner import plan
+from rudagraph.schedule.planner import Planner
 from rudagraph.schedule.program import Program, gradient_sources
 from rudagraph.stages import StageRecorder
 from rudagraph.target import Target, target_of
@@ -65,27 +66,37 @@ def compile_capture(
     report.stage("plan")
     policy = POLICIES[target.name]
     wanted = choose_saved(joint, policy)
-    entries = plan_within(
-        joint,
-        wanted,
-        options.budget_bytes,
-        lambda saved: _plan_entries(joint, saved, target),
-    )
-    stages.extend(entries.stages)
-    stages.dump(entries.plan, entries.sources)
-    return Program(
-        plan=entries.plan,
-        kernels=tuple(target.build(entries.sources, report.kernels)),
-        contract=build_contract(model, captured.call, captured.renewed),
-        template=captured.template,
-        constants=captured.constants,
-        gradient_sources=gradient_sources(captured.graph),
-        stages=stages.stages,
-        decisions=decide(joint, policy, wanted, *entries.parts, options.budget_bytes),
-        sources=entries.sources,
-        in_flight=options.in_flight,
-        deterministic=options.deterministic,
-    )
+    with target.build(report.kernels) as build:
+        # Without a budget the first plan is the plan: its kernels are built while it is made.
+        begin = build.add if options.budget_bytes is None else _wait
+        entries = plan_within(
+            joint,
+            wanted,
+            options.budget_bytes,
+            lambda saved: _plan_entries(joint, saved, target, begin),
+        )
+        build.add(entries.sources)
+        stages.extend(entries.stages)
+        stages.dump(entries.plan, entries.sources)
+        contract = build_contract(model, captured.call, captured.renewed)
+        decisions = decide(joint, policy, wanted, *entries.parts, options.budget_bytes)
+        return Program(
+            plan=entries.plan,
+            kernels=tuple(build.finish(entries.sources)),
+            contract=contract,
+            template=captured.template,
+            constants=captured.constants,
+            gradient_sources=gradient_sources(captured.graph),
+            stages=stages.stages,
+            decisions=decisions,
+            sources=entries.sources,
+            in_flight=options.in_flight,
+            deterministic=options.deterministic,
+        )
+
+
+def _wait(kernels: Iterable[KernelSource]) -> None:
+    """Kernels of a plan that may not be taken."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +113,22 @@ class _Entries:
         return self.plan.peak_bytes
 
 
-def _plan_entries(joint: Graph, saved: frozenset[Value], target: Target) -> _Entries:
+def _plan_entries(
+    joint: Graph,
+    saved: frozenset[Value],
+    target: Target,
+    begin: Callable[[Iterable[KernelSource]], None],
+) -> _Entries:
     """Cut the joint graph, make kernels of both parts, plan them on one time line."""
     stages = StageRecorder()
     forward, backward = parts = partition(joint, saved)
+    planner = Planner(remembered(target.generate), target.apart_bytes, target.scratch)
     forward = _finish_entry(forward, {}, stages)
+    planner.entry(forward)
+    begin(planner.kernels.values())
     if backward is not None:
-        backward = _finish_entry(backward, residual_layouts(forward), stages)
-    planned, sources = plan(forward, backward, target.generate, target.apart_bytes, target.scratch)
+        planner.entry(_finish_entry(backward, residual_layouts(forward), stages))
+    planned, sources = planner.finish()
     return _Entries(parts, planned, sources, stages)
 
 

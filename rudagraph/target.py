@@ -6,13 +6,13 @@ device; tensors on several are an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from rudagraph.build.pool import Progress, compile_all
+from rudagraph.build.pool import KernelBuild, Progress
 from rudagraph.capture import Capture
 from rudagraph.codegen import cpu, cuda
 from rudagraph.errors import UnsupportedError
@@ -21,7 +21,6 @@ from rudagraph.passes.linear_cross_entropy import GPU_CHUNKING
 from rudagraph.passes.pipeline import JOINT_PASSES, Pass, joint_passes
 from rudagraph.passes.wide_products import wide_products
 from rudagraph.runtime.choices import ACCUMULATE
-from rudagraph.schedule.kernel import KernelSource, MachineCode
 from rudagraph.schedule.lowered import Generate
 from rudagraph.schedule.plan import Launch
 from rudagraph.scratch import cpu_scratch
@@ -34,7 +33,7 @@ class Target:
     name: str
     generate: Generate
     joint_passes: tuple[Pass, ...]
-    build: Callable[[Sequence[KernelSource], Progress | None], list[MachineCode]]
+    build: Callable[[Progress], KernelBuild]
     # Buffers from this size on may be allocated for their lifetime alone. Never on a CPU: the
     # system hands fresh memory out page by page, as slowly as a kernel writes it.
     apart_bytes: int | None = None
@@ -42,7 +41,7 @@ class Target:
     scratch: Callable[[Launch], int] = lambda _: 0
 
 
-CPU = Target("cpu", cpu.generate, JOINT_PASSES, compile_all, scratch=cpu_scratch)
+CPU = Target("cpu", cpu.generate, JOINT_PASSES, KernelBuild, scratch=cpu_scratch)
 
 
 # The caching allocator takes 2 us for a block, and a replayed graph nothing; smaller ones add up to
@@ -56,7 +55,7 @@ def cuda_target(major: int, minor: int) -> Target:
     if not ACCUMULATE:
         passes = tuple(run for run in passes if run is not accumulate)
     generate = cuda.generator(f"sm_{major}{minor}")
-    return Target("cuda", generate, passes, compile_all, apart_bytes=_GPU_APART)
+    return Target("cuda", generate, passes, KernelBuild, apart_bytes=_GPU_APART)
 
 
 def target_of(model: nn.Module, captured: Capture) -> Target:

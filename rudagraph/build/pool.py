@@ -1,6 +1,7 @@
 """Many kernels at once: the cache first, then compilation in parallel processes.
 
-Input: KernelSources. Output: their MachineCode, in order. Equal kernels are compiled once.
+Input: KernelSources, as they become known. Output: their MachineCode, in order. Equal kernels are
+compiled once; they are compiled while the caller goes on.
 The workers are plain child processes that import Numba and the kernel language, never PyTorch nor
 the user's main module; they start when first needed and end after a while without work.
 """
@@ -16,8 +17,9 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import IO
 
 from rudagraph.build import cpu_target, cuda_target
@@ -50,63 +52,90 @@ def compile_all(
 
     The first kernel that does not compile raises its BuildError.
     """
-    store = KernelCache.default() if cache is None else cache
-    distinct: dict[str, KernelSource] = {}
-    for source in sources:
-        distinct.setdefault(_entry_name(source), source)
-    built: dict[str, bytes] = {}
-    missing: list[KernelSource] = []
-    for entry, source in distinct.items():
-        code = store.load(_cache_key(source))
-        if code is None:
-            missing.append(source)
-        else:
-            built[entry] = code
-
-    def report() -> None:
-        if progress is not None:
-            progress(len(built), len(distinct))
-
-    report()
-
-    def keep(source: KernelSource, code: bytes) -> None:
-        built[_entry_name(source)] = code
-        store.store(_cache_key(source), code)
-        report()
-
-    _compile_missing(missing, keep)
-    return [_machine_code(source, built[_entry_name(source)]) for source in sources]
+    with KernelBuild(progress, cache) as build:
+        return build.finish(sources)
 
 
-def _compile_missing(
-    missing: list[KernelSource], keep: Callable[[KernelSource, bytes], None]
-) -> None:
-    workers = min(_jobs(), len(missing))
-    characters = sum(len(source.text) for source in missing)
-    is_small = len(missing) <= _INLINE_KERNELS and characters <= _INLINE_CHARACTERS
-    if workers <= 1 or is_small:
-        for source in missing:
-            keep(source, _compile_here(source))
-        return
-    # The longest first: one that starts last keeps all others waiting.
-    order = sorted(missing, key=lambda source: -len(source.text))
-    pool = _pool()
-    with pool.lock, ThreadPoolExecutor(workers) as threads:
-        pending = {threads.submit(pool.compile, source): source for source in order}
+class KernelBuild:
+    """Kernels of one program: `add` those that are known already, `finish` with all of them.
+
+    What is left when the block is left, because something else failed, is not compiled.
+    """
+
+    def __init__(self, progress: Progress | None = None, cache: KernelCache | None = None) -> None:
+        self._progress = progress
+        self._cache = KernelCache.default() if cache is None else cache
+        self._known: dict[str, KernelSource] = {}  # by entry name: equal kernels are one
+        self._built: dict[str, bytes] = {}
+        self._waiting: list[KernelSource] = []  # in neither cache nor threads
+        self._threads: ThreadPoolExecutor | None = None
+        self._pending: dict[Future[bytes], KernelSource] = {}
+
+    def __enter__(self) -> KernelBuild:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=not any(error), cancel_futures=True)
+
+    def add(self, sources: Iterable[KernelSource]) -> None:
+        """Begin with these kernels, unless they are too few for a process of their own."""
+        for source in sources:
+            entry = _entry_name(source)
+            if entry in self._known:
+                continue
+            self._known[entry] = source
+            code = self._cache.load(_cache_key(source))
+            if code is None:
+                self._waiting.append(source)
+            else:
+                self._built[entry] = code
+        characters = sum(len(source.text) for source in self._waiting)
+        is_small = len(self._waiting) <= _INLINE_KERNELS and characters <= _INLINE_CHARACTERS
+        if self._waiting and not is_small and _jobs() > 1:
+            self._start()
+
+    def finish(self, sources: Sequence[KernelSource]) -> list[MachineCode]:
+        """The code of these kernels, in order."""
+        self.add(sources)
+        self._report()
+        if self._threads is not None:
+            self._start()
+        for source in self._waiting:
+            self._keep(source, _compile_here(source))
+        self._waiting.clear()
         failures: dict[str, RudagraphError] = {}
-        for future in as_completed(pending):
-            source = pending[future]
+        for future in as_completed(self._pending):
             if future.cancelled():
                 continue
+            source = self._pending[future]
             try:
-                keep(source, future.result())
+                self._keep(source, future.result())
             except RudagraphError as error:
                 failures[_entry_name(source)] = error
-                for other in pending:
+                for other in self._pending:
                     other.cancel()
-    for source in missing:
-        if _entry_name(source) in failures:
-            raise failures[_entry_name(source)]
+        for entry in self._known:
+            if entry in failures:
+                raise failures[entry]
+        return [_machine_code(source, self._built[_entry_name(source)]) for source in sources]
+
+    def _start(self) -> None:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_jobs())
+        # The longest first: one that starts last keeps all others waiting.
+        for source in sorted(self._waiting, key=lambda source: -len(source.text)):
+            self._pending[self._threads.submit(_pool().compile, source)] = source
+        self._waiting.clear()
+
+    def _keep(self, source: KernelSource, code: bytes) -> None:
+        self._built[_entry_name(source)] = code
+        self._cache.store(_cache_key(source), code)
+        self._report()
+
+    def _report(self) -> None:
+        if self._progress is not None:
+            self._progress(len(self._built), len(self._known))
 
 
 def _jobs() -> int:
@@ -194,11 +223,29 @@ class _Pool:
     """Idle workers; a thread takes one, gives it a kernel, waits, and puts it back."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
         self.process = os.getpid()
         self._idle: list[_Worker] = []
+        self._at_work = 0
+        self._changed = threading.Condition()
 
     def compile(self, source: KernelSource) -> bytes:
+        with self._turn():
+            return self._compile(source)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Several programs may be compiled at a time; no more workers are at work for that."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._at_work < _jobs())
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._at_work -= 1
+                self._changed.notify()
+
+    def _compile(self, source: KernelSource) -> bytes:
         try:
             worker = self._take()
         except OSError as error:

@@ -58,21 +58,20 @@ def plan(
     Buffers of at least `apart_bytes` may leave the arena where that lowers the peak; `scratch` says
     what a library op that allocates its results takes besides.
     """
-    planner = _Planner(remembered(generate), apart_bytes, scratch)
-    entries = [planner.entry(forward)]
-    planner.position += 1
-    if backward is not None:
-        entries.append(planner.entry(backward))
-    return planner.finish(entries)
+    planner = Planner(remembered(generate), apart_bytes, scratch)
+    for graph in (forward, backward) if backward is not None else (forward,):
+        planner.entry(graph)
+    return planner.finish()
 
 
 @dataclass
-class _Planner:
-    """Collects buffers and launches while walking both entries along one time line."""
+class Planner:
+    """Collects buffers and launches while walking forward, then backward, along one time line."""
 
     generate: Generate
     apart_bytes: int | None
     scratch: Callable[[Launch], int]
+    entries: list[Entry] = field(default_factory=list)
     position: int = 0
     buffers: list[Buffer] = field(default_factory=list)
     kernels: dict[str, KernelSource] = field(default_factory=dict)
@@ -81,8 +80,10 @@ class _Planner:
     _outside: dict[tuple[Role, str], int] = field(default_factory=dict)
     _residuals: dict[str, tuple[int, Strided]] = field(default_factory=dict)
 
-    def entry(self, graph: Graph) -> Entry:
-        return _EntryPlanner(self, graph).run()
+    def entry(self, graph: Graph) -> None:
+        self.entries.append(_EntryPlanner(self, graph).run())
+        if len(self.entries) == 1:
+            self.position += 1  # where the caller holds the results
 
     def add(self, buffer: Buffer) -> int:
         self.buffers.append(buffer)
@@ -102,13 +103,13 @@ class _Planner:
         buffer = self.buffers[index]
         self.buffers[index] = replace(buffer, last=max(buffer.last, position))
 
-    def finish(self, entries: list[Entry]) -> tuple[Plan, tuple[KernelSource, ...]]:
+    def finish(self) -> tuple[Plan, tuple[KernelSource, ...]]:
         end = self.position
         for index, buffer in enumerate(self.buffers):
             if buffer.kind is BufferKind.OUTPUT:
                 self.buffers[index] = replace(buffer, last=end)
         if self.apart_bytes is not None:
-            returned = {result.view.buffer for entry in entries for result in entry.results}
+            returned = {result.view.buffer for entry in self.entries for result in entry.results}
             self.buffers = move_apart(self.buffers, returned, self.apart_bytes)
         arena = [i for i, b in enumerate(self.buffers) if b.kind is BufferKind.ARENA]
         offsets, arena_bytes = assign_offsets([interval_of(self.buffers[i]) for i in arena])
@@ -123,8 +124,8 @@ class _Planner:
         peak = max((moment.bytes for moment in timeline), default=arena_bytes)
         plan = Plan(
             buffers=tuple(self.buffers),
-            forward=entries[0],
-            backward=entries[1] if len(entries) > 1 else None,
+            forward=self.entries[0],
+            backward=self.entries[1] if len(self.entries) > 1 else None,
             errors=tuple(self.errors),
             arena_bytes=arena_bytes,
             peak_bytes=peak,
@@ -156,7 +157,7 @@ def _alive_bytes(buffers: list[Buffer], end: int) -> list[int]:
 class _EntryPlanner:
     """One entry: where each value lies, then one launch after another."""
 
-    def __init__(self, planner: _Planner, graph: Graph) -> None:
+    def __init__(self, planner: Planner, graph: Graph) -> None:
         self.planner = planner
         self.graph = graph
         self.start = planner.position

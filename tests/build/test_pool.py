@@ -1,5 +1,6 @@
 """Many kernels at once: order, equal kernels, cache, worker processes, and their failures."""
 
+import concurrent.futures
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ from rudagraph.build import pool
 from rudagraph.build.cache import KernelCache
 from rudagraph.build.cpu import compile_kernel
 from rudagraph.build.cpu_target import cache_key
-from rudagraph.build.pool import compile_all
+from rudagraph.build.pool import KernelBuild, compile_all
 from rudagraph.errors import BuildError
 from rudagraph.schedule.kernel import KernelSource
 
@@ -134,3 +135,29 @@ def test_without_worker_processes_this_one_compiles(monkeypatch):
     sources = kernels(3, 80)
     built = compile_all(sources, cache=KernelCache(None))
     assert built == [compile_kernel(source) for source in sources]
+
+
+def test_kernels_are_compiled_before_all_are_known(two_workers, tmp_path):
+    first, then = kernels(3, 90), kernels(4, 90)
+    with KernelBuild(cache=KernelCache(tmp_path)) as build:
+        build.add(first)
+        assert len(build._pending) == 3
+        concurrent.futures.wait(build._pending)
+        assert build.finish(then) == [compile_kernel(source) for source in then]
+
+
+def test_what_fails_elsewhere_ends_the_build(two_workers):
+    with pytest.raises(KeyError), KernelBuild(cache=KernelCache(None)) as build:
+        build.add(kernels(9, 100))
+        raise KeyError
+    begun = [future for future in build._pending if not future.cancelled()]
+    assert len(begun) < 9
+    concurrent.futures.wait(begun)
+
+
+def test_builds_at_a_time_share_the_workers(two_workers):
+    with KernelBuild(cache=KernelCache(None)) as one, KernelBuild(cache=KernelCache(None)) as other:
+        one.add(kernels(4, 110))
+        other.add(kernels(4, 120))
+        assert pool._pool()._at_work <= 2
+        assert len(one.finish(kernels(4, 110))) == len(other.finish(kernels(4, 120))) == 4
