@@ -127,10 +127,11 @@ _EXP = (1.39465529e-3, 8.3692321e-3, 4.16662618e-2, 1.66665153e-1, 0.500000008)
 _EXPM1 = (1.99097943e-4, 1.39465529e-3, 8.33328029e-3, 4.16662618e-2, 1.66666668e-1, 0.500000008)
 
 
-def _reduce(x: Scalar) -> tuple[Scalar, Scalar]:
-    """For x in -104…89 or NaN: (r, bits whose low 9 hold n), x = n * log(2) + r."""
-    shifted = fused(x, _LOG2_E, _MAGIC)
-    n = shifted - _MAGIC
+def _reduce(x: Scalar, bias: int = 0) -> tuple[Scalar, Scalar]:
+    """For x in -104…89 or NaN: (r, bits whose low 9 hold n + bias), x = n * log(2) + r."""
+    magic = _MAGIC + bias
+    shifted = fused(x, _LOG2_E, magic)
+    n = shifted - magic
     r = fused(-n, 0.693145752, x)
     return fused(-n, 1.42860677e-6, r), shifted.bits(I32)
 
@@ -139,11 +140,14 @@ def _exp_reduced(r: Scalar) -> Scalar:
     return polynomial(r, (*_EXP, 1.0, 1.0))
 
 
+# Of two exponents, which then need none added.
+_TWO_BIASES = 254
+
+
 def _scale(value: Scalar, n_bits: Scalar) -> Scalar:
-    """value * 2**n, in two steps so that n may pass the exponent's range."""
-    n = n_bits - 0x4B400000
-    half = n >> 1
-    return value * power_of_two(half) * power_of_two(n - half)
+    """value * 2**n in two steps, so that n, here with two biases, may pass the exponent's range."""
+    half = n_bits >> 1
+    return value * (half << 23).bits(F32) * ((n_bits - half) << 23).bits(F32)
 
 
 def _single_scale(n_bits: Scalar) -> Scalar:
@@ -156,7 +160,7 @@ def exp(x: Scalar) -> Scalar:
     """e**x: at most 1 ulp, subnormal results included."""
     if x.kind is F64:
         return _libm("exp", x)
-    r, n_bits = _reduce(clamp_keeping_nan(x, -104.0, 89.0))
+    r, n_bits = _reduce(clamp_keeping_nan(x, -104.0, 89.0), _TWO_BIASES)
     return _scale(_exp_reduced(r), n_bits)
 
 
@@ -194,8 +198,9 @@ def exp2(x: Scalar) -> Scalar:
     if x.kind is F64:
         return _libm("exp2", x)
     y = clamp_keeping_nan(x, -151.0, 129.0)
-    shifted = y + _MAGIC
-    power = polynomial(y - (shifted - _MAGIC), (*_EXP2, 1.0))
+    magic = _MAGIC + _TWO_BIASES
+    shifted = y + magic
+    power = polynomial(y - (shifted - magic), (*_EXP2, 1.0))
     return _scale(power, shifted.bits(I32))
 
 
