@@ -1,10 +1,10 @@
 """A memory budget in bytes: save less until the plan fits.
 
 Input: the joint graph, what the policy would save, and a function that plans a choice. Output: the
-cheapest plan whose peak is within the budget. The passes propose (one sequence of ever fewer saved
-values), the planner's peak decides. Invariant: a smaller budget never gives a larger peak, since it
-takes a later candidate of the same sequence; one that no candidate meets is refused with the
-smallest that can be met.
+first plan whose peak is within the budget. The passes propose (ever fewer saved values, and those
+between segments of forward, least work first), the planner's peak decides. Invariant: a smaller
+budget never gives a larger peak, since it takes a later candidate of the same sequence; one that no
+candidate meets is refused with the smallest that can be met.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Protocol, TypeVar
 
 from rudagraph.errors import MemoryBudgetError
 from rudagraph.ir.graph import Graph, Value
-from rudagraph.passes.evict import evictions
+from rudagraph.passes.checkpoint import checkpoints
+from rudagraph.passes.evict import evictions, work_again
+from rudagraph.passes.recompute import JointView
 
 
 class Planned(Protocol):
@@ -41,7 +43,7 @@ def plan_within(
     if budget is None or first.peak_bytes <= budget:
         return first
     smallest = first.peak_bytes
-    for choice in _ladder(evictions(joint, saved)):
+    for choice in _choices(joint, saved):
         candidate = plan_saving(choice)
         if candidate.peak_bytes <= budget:
             return candidate
@@ -52,6 +54,23 @@ def plan_within(
         "StaticGraph(memory_budget=...)",
         f"give at least {smallest}, keep fewer outputs (outputs=...), or use a smaller batch",
     )
+
+
+def _choices(joint: Graph, saved: frozenset[Value]) -> list[frozenset[Value]]:
+    """What to try in turn: least work first, and no more bytes saved for more work."""
+    view = JointView(joint)
+    choices = dict.fromkeys([*_ladder(evictions(view, saved)), *checkpoints(view, saved)])
+    fewest = _bytes(saved)
+    kept = []
+    for choice in sorted(choices, key=lambda choice: work_again(view, choice)):
+        if _bytes(choice) <= fewest:
+            fewest = _bytes(choice)
+            kept.append(choice)
+    return kept
+
+
+def _bytes(values: frozenset[Value]) -> int:
+    return sum(value.type.bytes for value in values)
 
 
 def _ladder(sequence: list[frozenset[Value]]) -> Iterator[frozenset[Value]]:

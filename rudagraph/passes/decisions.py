@@ -84,6 +84,9 @@ class _Account:
             reason = "forward overwrites it, backward reads what it was"
         elif value in view.pinned:
             reason = "made in forward on purpose: it costs less there"
+        elif value not in self.wanted:
+            budget = _size(self.budget or 0)
+            reason = f"what the budget of {budget} has no room for is computed from it"
         elif obstacle is op:
             reason = f"{_kind(op)} is not computed twice"
         elif obstacle is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import math
 
-from rudagraph.ir.graph import Graph, Op, Value
+from rudagraph.ir.graph import Op, Value
 from rudagraph.ir.ops import Tag, has
 from rudagraph.passes.recompute import JointView
 
@@ -33,14 +33,13 @@ _WORK_OF_AN_ELEMENT = 60.0
 _WORK_OF_A_TRANSCENDENTAL = 200.0
 
 
-def evictions(joint: Graph, saved: frozenset[Value]) -> list[frozenset[Value]]:
+def evictions(view: JointView, saved: frozenset[Value]) -> list[frozenset[Value]]:
     """Sets of saved values, each smaller than the one before by one value; the first is `saved`."""
-    view = JointView(joint)
-    prices = _Prices(view, saved)
+    prices = Prices(view, saved)
     sequence = [saved]
     heap = [
         (prices.per_byte(value), index, value)
-        for index, value in enumerate(joint.values())
+        for index, value in enumerate(view.joint.values())
         if value in saved and value not in view.pinned
     ]
     heapq.heapify(heap)
@@ -57,7 +56,7 @@ def evictions(joint: Graph, saved: frozenset[Value]) -> list[frozenset[Value]]:
     return sequence
 
 
-class _Prices:
+class Prices:
     """Work to compute a saved value again, given what else is saved."""
 
     def __init__(self, view: JointView, saved: frozenset[Value]) -> None:
@@ -87,6 +86,21 @@ class _Prices:
                 if operand not in self.saved:
                     stack.append(operand)
         return total / max(value.type.bytes, 1)
+
+
+def work_again(view: JointView, saved: frozenset[Value]) -> float:
+    """Work of forward that backward does once more where only these values are saved."""
+    total = 0.0
+    seen: set[int] = set()
+    stack = [value for value in view.asked if value not in saved]
+    while stack:
+        op = view.producers.get(stack.pop())
+        if op is None or id(op) in seen:
+            continue
+        seen.add(id(op))
+        total += _work(op)
+        stack += [operand for operand in op.inputs if operand not in saved]
+    return total
 
 
 def is_repeatable(op: Op) -> bool:
