@@ -18,6 +18,8 @@ Shape = tuple[int, ...]
 _ELEMENTWISE = Tag.POINTWISE | Tag.CREATION
 # Reductions a kernel can do along a row.
 _ALONG_ROWS = frozenset(("sum", "mean", "amax", "amin"))
+# And over all elements; over columns only sums.
+_OVER_ALL = frozenset(("sum", "amax", "amin"))
 
 
 class Fold(enum.Enum):
@@ -40,11 +42,11 @@ def fold_of(op: Op) -> Fold | None:
     axes, last = typed(Shape, op["axes"]), len(shape) - 1
     if op.get("keepdim", False):
         return Fold.ROWS if axes == (last,) and op.opcode in _ALONG_ROWS else None
-    if op.opcode != "sum" or not axes:
+    if not axes or op.opcode not in _OVER_ALL:
         return None
-    if axes == tuple(range(last)):
-        return Fold.COLUMNS
-    return Fold.ALL if axes == tuple(range(last + 1)) else None
+    if axes == tuple(range(last + 1)):
+        return Fold.ALL
+    return Fold.COLUMNS if op.opcode == "sum" and axes == tuple(range(last)) else None
 
 
 def domain_of(op: Op) -> Shape | None:

@@ -30,10 +30,7 @@ graph g {
   %all.total: f32[] = sum(%x) [axes=[0, 1, 2], dtype=f32, keepdim=false]
   %all.quotient: f32[] = div(%all.total, 24)
   %all: f32[] = reshape(%all.quotient) [shape=[]]
-  %largest.row: f32[2,3,1] = amax(%x) [axes=[2], keepdim=true]
-  %largest.shaped: f32[1,6] = reshape(%largest.row) [shape=[1, 6]]
-  %largest.row_2: f32[1,1] = amax(%largest.shaped) [axes=[1], keepdim=true]
-  %largest: f32[] = reshape(%largest.row_2) [shape=[]]
+  %largest: f32[] = amax(%x) [axes=[0, 1, 2], keepdim=false]
   %middle: f32[2,4] = sum(%x) [axes=[1], keepdim=false]
   output result "row" = %row
   output result "kept" = %kept
