@@ -129,6 +129,11 @@ ENVIRONMENT = (
         "1",
         "`0` shows no progress when a compilation on a terminal takes more than a second.",
     ),
+    EnvironmentVariable(
+        "RUDAGRAPH_VERIFY",
+        "last",
+        "`each` verifies a graph after every pass, not only after the last of several.",
+    ),
 )
 
 

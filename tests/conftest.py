@@ -20,6 +20,8 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+os.environ.setdefault("RUDAGRAPH_VERIFY", "each")
+
 
 class Tolerance(NamedTuple):
     """Relative and absolute bound of a comparison, as `torch.testing.assert_close` takes them."""

@@ -63,12 +63,11 @@ class Unusual(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """An operator, and how its calls are treated; `title` is what its nodes are named after."""
+    """An operator, and how its calls are treated."""
 
     function: Any
     unusual: str = ""
     is_question: bool = False
-    title: str = ""
     rule: Callable[..., Any] | None = None
     is_mutable: bool = False
     is_composite: bool = False
@@ -147,9 +146,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._nodes[id(result)] = operands[0]
             self._memory.setdefault(_storage(result), []).append(result)
             return result
-        node = self.graph.create_node("call_function", function, name=operator.title)
+        node = self.graph.create_node("call_function", function, name="_")  # nobody reads names
         # Set afterwards: create_node looks through them for what no call of ATen holds.
-        node.args, node.kwargs = operands, keywords
+        node.args = operands
+        if keywords:
+            node.kwargs = keywords
         self._describe(node)
         self._bind(node, result)
         return result
@@ -167,7 +168,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _Operator(function, unusual)
         return _Operator(
             function,
-            title=self.graph._target_to_str(function),
             rule=self.decompositions.get(function),
             is_mutable=function._schema.is_mutable,
             is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(
@@ -183,7 +183,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.attributes[name] = tensor
         attribute = self.graph.create_node("get_attr", name)
         self._describe(attribute)
-        result = self.shapes.adopt(aten.lift_fresh.default(tensor))
+        result = self.shapes.lift(tensor)
         attribute.meta["val"] = result
         target = aten.lift_fresh_copy.default
         node = self.graph.create_node("call_function", target, (attribute,))

@@ -27,9 +27,6 @@ _PLAIN = (
     torch.memory_format,
 )
 
-# Tensors of so few numbers that their fakes keep are told apart by the numbers.
-_FEW = 16
-
 
 class Layout(NamedTuple):
     """How a tensor lies in memory."""
@@ -129,9 +126,11 @@ class Shapes:
                 self._known[key] = learnt
         return result
 
-    def adopt(self, fake: FakeTensor) -> Traced:
-        """The traced tensor of a fake one that may know its numbers."""
-        traced: Traced = _traced(fake, {})
+    def lift(self, tensor: torch.Tensor) -> Traced:
+        """A tensor with data as a traced one, whose fake knows the numbers if there are any."""
+        if not tensor.numel():
+            return Traced(layout_of(tensor))
+        traced: Traced = _traced(torch.ops.aten.lift_fresh.default(tensor), {})
         return traced
 
     def _faked(self, value: Any, operands: dict[int, Traced]) -> Any:
@@ -220,12 +219,9 @@ def _again(known: _Known, args: tuple[Any, ...]) -> Any:
 def _described(value: Any) -> Hashable:
     """All that a result can depend on; TypeError where that is more than can be said."""
     if type(value) is Traced:
-        known = None if value.fake is None else value.fake.constant
-        if known is None:
-            return layout_of(value)
-        if known.numel() > _FEW:
+        if value.fake is not None and value.fake.constant is not None:
             raise TypeError
-        return layout_of(value), tuple(known.flatten().tolist())
+        return layout_of(value)
     if isinstance(value, (tuple, list)):
         return tuple(map(_described, value))
     if isinstance(value, _PLAIN):

@@ -21,7 +21,7 @@ from rudagraph.ir.graph import (
     Value,
     make_attributes,
 )
-from rudagraph.ir.ops import infer
+from rudagraph.ir.infer import infer
 from rudagraph.ir.types import TensorType
 
 

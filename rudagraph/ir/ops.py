@@ -1,9 +1,7 @@
 """The op table: every opcode with its arity, attributes, tags and type inference.
 
-This is the one list of what the IR can say. Passes ask for tags, never for names; `infer` gives the
-result types of an op from its operands and attributes, and raises TypeRuleError with the reason
-where they do not fit. Reference semantics are in interpret.py, scalar text in
-codegen/expressions.py.
+This is the one list of what the IR can say. Passes ask for tags, never for names; infer.py asks for
+result types. Reference semantics are in interpret.py, scalar text in codegen/expressions.py.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 
 from rudagraph.ir import composite_rules as composites
 from rudagraph.ir import type_rules as rules
-from rudagraph.ir.graph import Attribute, Graph, Op, Operand, Value
+from rudagraph.ir.graph import Attribute, Graph, Op, Operand
 from rudagraph.ir.types import TensorType
 
 Infer = Callable[
@@ -349,56 +347,3 @@ def has(op: Op, tag: Tag) -> bool:
     """Whether the op carries any of the tags given."""
     # Flags by their numbers: `&` on them builds an object, and passes ask a million times.
     return bool(OPS[op.opcode].tags._value_ & tag._value_)
-
-
-def infer(
-    opcode: str,
-    operands: tuple[Operand, ...],
-    attributes: Mapping[str, Attribute],
-    body: Graph | None = None,
-) -> tuple[TensorType, ...]:
-    """Result types; raises TypeRuleError where operands or attributes do not fit the op."""
-    if body is not None:
-        return _inferred(opcode, operands, attributes, body)
-    # Equal layers ask the same: what the rules can see of operands and attributes is the key.
-    seen = tuple(o.type if isinstance(o, Value) else (type(o), o) for o in operands)
-    key = (opcode, seen, tuple((name, _exactly(attributes[name])) for name in attributes))
-    known = _KNOWN.get(key)
-    if known is None:
-        if len(_KNOWN) > _MOST_KNOWN:
-            _KNOWN.clear()
-        known = _KNOWN[key] = _inferred(opcode, operands, attributes, None)
-    return known
-
-
-_KNOWN: dict[object, tuple[TensorType, ...]] = {}
-_MOST_KNOWN = 1 << 16
-
-
-def _exactly(attribute: Attribute) -> object:
-    """To Python 1, 1.0 and true are equal, to the rules they are not."""
-    if isinstance(attribute, tuple):
-        return tuple(map(_exactly, attribute))
-    return type(attribute), attribute
-
-
-def _inferred(
-    opcode: str,
-    operands: tuple[Operand, ...],
-    attributes: Mapping[str, Attribute],
-    body: Graph | None,
-) -> tuple[TensorType, ...]:
-    spec = OPS.get(opcode)
-    if spec is None:
-        raise rules.TypeRuleError(f"there is no op named {opcode}")
-    least, most = spec.operands
-    if len(operands) < least or (most is not None and len(operands) > most):
-        wanted = (
-            str(least) if most == least else f"{least} to {most if most is not None else 'any'}"
-        )
-        raise rules.TypeRuleError(f"{opcode} takes {wanted} operands, not {len(operands)}")
-    unknown = [name for name in attributes if name not in spec.attributes]
-    if unknown:
-        known = ", ".join(spec.attributes) or "none"
-        raise rules.TypeRuleError(f"{opcode} has no attribute {unknown[0]}; it has: {known}")
-    return spec.infer(operands, attributes, body)

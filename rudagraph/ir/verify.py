@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 from rudagraph.errors import VerifyError
 from rudagraph.ir.graph import Attribute, Graph, Hole, Op, Role, Value
-from rudagraph.ir.ops import OPS, Tag, infer
+from rudagraph.ir.infer import infer
+from rudagraph.ir.ops import OPS, Tag
 from rudagraph.ir.text import BODY, NAME, print_op
 from rudagraph.ir.type_rules import TypeRuleError, declared, fail_unless
 

@@ -19,7 +19,7 @@ from typing import cast as typed
 
 from rudagraph.ir.builder import GraphBuilder
 from rudagraph.ir.graph import Attribute, Op, Operand, Value, make_attributes
-from rudagraph.ir.ops import infer
+from rudagraph.ir.infer import infer
 from rudagraph.ir.types import DType
 from rudagraph.passes.loss_regions import Reader, Region
 

@@ -1,6 +1,6 @@
 """Which passes run, in what order, and why each is where it is.
 
-Input: a graph. Output: the graph after every pass, each result verified and recorded by name.
+Input: a graph. Output: the graph after every pass, verified; each result is recorded by name.
 Invariant: valid in, valid out; a pass that changes nothing returns the object it was given.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from rudagraph.ir.graph import Graph, Role
 from rudagraph.ir.strides import Strided
 from rudagraph.ir.verify import verify
+from rudagraph.options import environment
 from rudagraph.passes import linear_cross_entropy as chunked_loss
 from rudagraph.passes.accumulate import accumulate
 from rudagraph.passes.expand import expand
@@ -99,12 +100,24 @@ def entry_passes(residuals: Mapping[str, Strided]) -> tuple[Pass, ...]:
 
 
 def run_passes(passes: tuple[Pass, ...], graph: Graph, record: Record | None = None) -> Graph:
-    """Run the passes in order, verify after each, hand each result to `record` with its name."""
-    before: Graph | None = None  # the graph given is anybody's: its ops are checked once
-    for run in passes:
-        name = getattr(run, "__name__", "pass")
-        graph = verify(run(graph), stage=name, verified=before)
-        before = graph
-        if record is not None:
-            record(name, graph)
-    return graph
+    """Run the passes in order, verify what they give, hand each result to `record` with its name.
+
+    The last result is verified. Where it is not valid, or a pass fails, those before are as well,
+    so that the error names the pass at fault.
+    """
+    each = environment("RUDAGRAPH_VERIFY") == "each"
+    results: list[tuple[str, Graph]] = []
+    try:
+        for run in passes:
+            name = getattr(run, "__name__", "pass")
+            graph = run(graph)
+            results.append((name, graph))
+            if record is not None:
+                record(name, graph)
+            if each:
+                verify(graph, stage=name, verified=results[-2][1] if len(results) > 1 else None)
+        return graph if each or not results else verify(graph, stage=name)
+    except Exception:
+        for name, result in results:
+            verify(result, stage=name)
+        raise

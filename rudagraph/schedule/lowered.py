@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from rudagraph.ir.graph import Op
+from rudagraph.ir.graph import Graph, Op
 from rudagraph.ir.text import print_graph
 from rudagraph.schedule.kernel import KernelSource
 
@@ -67,6 +67,7 @@ Generate = Callable[
 def remembered(generate: Generate) -> Generate:
     """The same generator; kernels of equal bodies, as equal layers have them, are made once."""
     known: dict[tuple[object, ...], Lowered | None] = {}
+    texts: dict[int, tuple[Graph, str]] = {}  # by the identity of the body
 
     def lower(
         op: Op,
@@ -79,7 +80,9 @@ def remembered(generate: Generate) -> Generate:
         if op.body is None:
             return generate(op, *how)
         # By text, in which 1 and 1.0 differ, and 0.0 and -0.0.
-        key = (print_graph(op.body), op.attributes, how)
+        if id(op.body) not in texts:
+            texts[id(op.body)] = op.body, print_graph(op.body)
+        key = (texts[id(op.body)][1], op.attributes, how)
         if key not in known:
             known[key] = generate(op, *how)
         return known[key]

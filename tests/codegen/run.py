@@ -15,7 +15,7 @@ import torch
 from rudagraph.build.cpu import compile_kernel
 from rudagraph.codegen.cpu import generate
 from rudagraph.ir.graph import Graph, Op, Role, Value
-from rudagraph.ir.ops import infer
+from rudagraph.ir.infer import infer
 from rudagraph.ir.text import parse_graph
 from rudagraph.ir.torch_types import to_torch_dtype
 from rudagraph.ir.types import row_major_strides

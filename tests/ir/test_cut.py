@@ -55,3 +55,14 @@ def test_of_equal_cuts_the_one_nearest_to_the_sink() -> None:
 def test_a_path_that_may_not_be_cut() -> None:
     with pytest.raises(VerifyError, match="may not be cut"):
         source_side([("s", "a", UNCUTTABLE), ("a", "t", UNCUTTABLE)], "s", "t")
+
+
+def test_parts_that_source_and_sink_alone_join_are_cut_each_for_itself() -> None:
+    chain = [("a", "b", 3), ("b", "c", 1), ("c", "d", 2)]
+    layers = [(f"{tail}{i}", f"{head}{i}", size) for i in range(4) for tail, head, size in chain]
+    ends = [("s", f"a{i}", 2 if i < 3 else 1) for i in range(4)] + [
+        (f"d{i}", "t", 5) for i in "0123"
+    ]
+    # Three are cut at their edge of 1; of the last one the first edge is as cheap, and farther.
+    left = source_side([*layers, *ends, ("s", "t", 7), ("a0", "s", 2)], "s", "t")
+    assert left == {"s"} | {f"{node}{i}" for i in range(4) for node in "ab"}

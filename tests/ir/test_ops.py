@@ -7,7 +7,8 @@ import re
 import pytest
 
 from rudagraph.ir.graph import Attribute, Operand, Value
-from rudagraph.ir.ops import OPS, Tag, infer
+from rudagraph.ir.infer import infer
+from rudagraph.ir.ops import OPS, Tag
 from rudagraph.ir.text import parse_graph
 from rudagraph.ir.type_rules import TypeRuleError
 from rudagraph.ir.types import DType, TensorType

@@ -7,7 +7,7 @@ import pytest
 from rudagraph.errors import VerifyError
 from rudagraph.ir.graph import Graph
 from rudagraph.ir.text import parse_graph
-from rudagraph.passes.pipeline import JOINT_PASSES, run_passes
+from rudagraph.passes.pipeline import JOINT_PASSES, Pass, run_passes
 from rudagraph.passes.simplify import simplify
 
 GRAPH = parse_graph("""graph joint {
@@ -27,6 +27,19 @@ def breaks(graph: Graph) -> Graph:
     return graph.with_ops(graph.ops[1:])
 
 
+def _fails(graph: Graph) -> Graph:
+    raise KeyError("a pass that meets what cannot be")
+
+
+@pytest.mark.parametrize("verified", ["each", "last"])
+def test_an_error_of_a_pass_is_its_own_where_all_is_valid(
+    verified: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUDAGRAPH_VERIFY", verified)
+    with pytest.raises(KeyError, match="cannot be"):
+        run_passes((unchanged, _fails), GRAPH)
+
+
 def test_passes_run_in_order_and_are_recorded() -> None:
     seen: list[tuple[str, int]] = []
     result = run_passes(
@@ -39,9 +52,14 @@ def test_passes_run_in_order_and_are_recorded() -> None:
     assert run_passes((unchanged,), GRAPH) is GRAPH
 
 
-def test_a_pass_that_breaks_a_graph_is_named() -> None:
+@pytest.mark.parametrize("verified", ["each", "last"])
+@pytest.mark.parametrize("then", [unchanged, simplify, _fails], ids=lambda run: run.__name__)
+def test_a_pass_that_breaks_a_graph_is_named(
+    verified: str, then: Pass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUDAGRAPH_VERIFY", verified)
     with pytest.raises(VerifyError) as caught:
-        run_passes((unchanged, breaks), GRAPH)
+        run_passes((unchanged, breaks, then), GRAPH)
     assert caught.value.what.startswith("%a is used before it is defined\n")
     assert caught.value.where == "graph joint after breaks"
 
