@@ -34,6 +34,7 @@ from rudagraph.codegen.cuda_launch import (
     widest_shape,
 )
 from rudagraph.codegen.cuda_long import LongKernel, LongStages
+from rudagraph.codegen.cuda_long_ring import LongRingKernel, find_long_ring, ring_blocks
 from rudagraph.codegen.cuda_needs import (
     held_words,
     needs_of,
@@ -194,8 +195,16 @@ class _Lowering:
 
     def _long(self) -> Lowered:
         shape = long_shape(self.nest.inner, self.vector, self._row_bytes(), self.target)
-        partials, sizes = self._partials((self.nest.rows, self.nest.rows))
         stages = LongStages(self.body, self.nest)
+        found = find_long_ring(stages, shape, self.target)
+        if found is not None:
+            shape, ring = found
+            count = ring_blocks(self.nest.rows, self.target)
+            partials, sizes = self._partials((count, count))
+            turns = LongRingKernel(stages, shape, _by_result(partials), ring, count)
+            launch = cuda_launch(self.target, shape.threads, shape.resident, ring.bytes)
+            return self._lowered(turns, launch, partials, sizes)
+        partials, sizes = self._partials((self.nest.rows, self.nest.rows))
         kernel = LongKernel(stages, shape, _by_result(partials))
         launch = cuda_launch(self.target, shape.threads, shape.resident, cluster=shape.cluster)
         return self._lowered(kernel, launch, partials, sizes)

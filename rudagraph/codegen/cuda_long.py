@@ -17,6 +17,7 @@ together: the sum is scaled when the maximum grows.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from rudagraph.codegen.cuda_launch import LONG_HELD_WORDS, RowShape
@@ -53,7 +54,7 @@ class LongKernel(TileKernel):
         self.online = find_online(stages)
         self.totals = Totals(self, partials or {})
         self.start = ""
-        self._number: int | None = None  # of the part, where it is one that registers hold
+        self.number: int | None = None  # of the part, where it is one that registers hold
         self._words: dict[tuple[Value, int | None], str] = {}
         picks = (find_pick(stages, op) for current in stages.passes for op in current.folds)
         self._picks = {pick.fold.result: pick for pick in picks if pick is not None}
@@ -76,10 +77,10 @@ class LongKernel(TileKernel):
         self.index.declare(self.lines, self.names, self.accesses())
         self.once()
         self.totals.start()
-        self._load_picks()
+        self.load_picks()
         self.lines.add("tile.meet()") if self.shape.cluster > 1 else None
         self.passes()
-        self._store_picks()
+        self.store_picks()
         self.totals.finish_rows(row, 1)
 
     def setup(self) -> str:
@@ -128,7 +129,6 @@ class LongKernel(TileKernel):
             folds.remove(online.largest)
         own = {op.result: self._start_fold(op) for op in folds}
         pair = self._start_online(online) if online is not None else ("", "")
-        held = range(max(self.parts - self._held_parts(), 0), self.parts)
 
         def work() -> None:
             self.elements(current)
@@ -140,11 +140,24 @@ class LongKernel(TileKernel):
             if online is not None:
                 self._add_online(online, *pair)
 
+        self.visit_parts(current, backwards, work)
+        self.lanes = "tile"
+        for op in folds:
+            total = own[op.result]
+            self.lines.add(f"{total} = tile.across_{FOLD_NAMES[op.opcode]}({total})")
+            self.finish_fold(op, total)
+        if online is not None:
+            self._finish_online(online, *pair)
+
+    def visit_parts(self, current: Pass, backwards: bool, work: Callable[[], None]) -> None:
+        """Write every part's work: those that registers hold last, or first on the way back."""
+        held = range(max(self.parts - self._held_parts(), 0), self.parts)
+
         def loop() -> None:
             if not held.start:
                 return
             part, self.start = self.names.fresh("part"), self.names.fresh("start")
-            self.lanes, self._number = "tile", None
+            self.lanes, self.number = "tile", None
             last = held.start - 1
             self.start, start = str(last * self.part if backwards else 0), self.start
             self._load_ahead(current)
@@ -169,17 +182,10 @@ class LongKernel(TileKernel):
             loop()
         for number in reversed(held) if backwards else held:
             self.lanes = "last" if number == self.parts - 1 else "tile"
-            self.start, self._number = str(number * self.part), number
+            self.start, self.number = str(number * self.part), number
             work()
         if backwards:
             loop()
-        self.lanes = "tile"
-        for op in folds:
-            total = own[op.result]
-            self.lines.add(f"{total} = tile.across_{FOLD_NAMES[op.opcode]}({total})")
-            self.finish_fold(op, total)
-        if online is not None:
-            self._finish_online(online, *pair)
 
     def _load_ahead(self, current: Pass) -> None:
         """Load what each row brings, a part before it is worked on."""
@@ -197,13 +203,13 @@ class LongKernel(TileKernel):
 
     def _held_parts(self) -> int:
         """How many parts registers hold, over all that later passes take again."""
-        words = sum(value.type.dtype.size / 4 for value in self._taken_again())
+        words = sum(value.type.dtype.size / 4 for value in self.taken_again())
         if not words:
             return 1
         each = self.shape.vector * self.shape.chunks * words
         return max(1, int(LONG_HELD_WORDS // each))
 
-    def _taken_again(self) -> list[Value]:
+    def taken_again(self) -> list[Value]:
         counts: dict[Value, int] = {}
         for at, current in enumerate(self.stages.passes):
             for value, source in current.sources.items():
@@ -224,7 +230,7 @@ class LongKernel(TileKernel):
 
     # -- elements that the row's number picks
 
-    def _load_picks(self) -> None:
+    def load_picks(self) -> None:
         """Before any pass: a later one may store over what is picked."""
         picks: list[Pick | StoredPick] = [*self._picks.values(), *self._stored_picks.values()]
         for pick in picks:
@@ -282,7 +288,7 @@ class LongKernel(TileKernel):
             self.lines.add(f"{known[value]} = {text}")
         return known[value]
 
-    def _store_picks(self) -> None:
+    def store_picks(self) -> None:
         """The one element of each row that its pass took for one of the others."""
         if not self._stored_picks:
             return
@@ -332,19 +338,19 @@ class LongKernel(TileKernel):
     # -- elements of a part
 
     def take_operand(self, value: Value) -> None:
-        self._take(value, value.name)
+        self.take_part(value, value.name)
 
     def take_stored(self, value: Value) -> None:
-        self._take(value, result_access(self.stages.results.index(value)))
+        self.take_part(value, result_access(self.stages.results.index(value)))
 
-    def _take(self, value: Value, access: str) -> None:
+    def take_part(self, value: Value, access: str) -> None:
         """An element value of this part: from registers where they hold it, else from memory."""
-        dtype, known = value.type.dtype, self._words.get((value, self._number))
+        dtype, known = value.type.dtype, self._words.get((value, self.number))
         if known is not None:
             self.assign(value, f"{self.lanes}.unpack_again_{dtype}({known})")
             return
-        is_held = self._number is not None and self.nest.inner_stride(access) == 1
-        if not is_held or value not in self._taken_again():
+        is_held = self.number is not None and self.nest.inner_stride(access) == 1
+        if not is_held or value not in self.taken_again():
             self.assign(value, self.load_text(access, dtype))
             return
         words = self._hold(value)
@@ -354,7 +360,7 @@ class LongKernel(TileKernel):
 
     def _hold(self, value: Value) -> str:
         name = self.names.fresh(f"{value.name}_words")
-        self._words[value, self._number] = name
+        self._words[value, self.number] = name
         return name
 
     def elements(self, current: Pass) -> None:
@@ -378,7 +384,7 @@ class LongKernel(TileKernel):
             later = self.stages.passes[self.stages.passes.index(current) + 1 :]
             wanted = any(each.sources.get(value) is Source.STORED for each in later)
             plain = self.nest.inner_stride(access) == 1 and value in current.sources
-            if self._number is None or not (wanted and plain):
+            if self.number is None or not (wanted and plain):
                 self.lines.add(self.store_text(access, value))
                 continue
             dtype, words = value.type.dtype, self._hold(value)

@@ -134,13 +134,7 @@ _TABLE: list[OpSpec] = [
         "the operand; a value outside [0,extent) other than ignore is an error at run time",
         ("extent", "ignore"),
     ),
-    *_rows(
-        "multiply_add",
-        (3, 3),
-        _P,
-        rules.arithmetic_floating,
-        "first * second + third, rounded once",
-    ),
+    *_rows("multiply_add", (3, 3), _P, rules.arithmetic_floating, "a * b + c, rounded once"),
     *_rows("where", (3, 3), _P, rules.where, "condition b8 ? second : third", ("dtype",)),
     # reductions
     *_rows(

@@ -13,6 +13,7 @@ from benchmarks.kernel_cases import cross_entropy, layer_norm, softmax
 from benchmarks.kernels import plan
 from rudagraph.build.cuda import assemble, registers, spilled
 from rudagraph.build.ptx import facts
+from rudagraph.codegen import cuda_launch, cuda_long_ring
 from rudagraph.codegen.cuda import generate, generator
 from rudagraph.ir.graph import Op
 from tests.codegen import compare, cuda_run, test_embedding, test_fused
@@ -122,6 +123,21 @@ def test_short_rows_of_persistent_warps(name: str) -> None:
     (call,) = lower(op, *_layout(op)).calls
     assert call.source.blocks * 8 < 9000
     check(op, *operands_for(op))
+
+
+@pytest.mark.parametrize(
+    "name,dtype,length", [("softmax", "f32", 40000), ("cross_entropy", "bf16", 66008)]
+)
+def test_long_rows_that_arrive_one_ahead(
+    name: str, dtype: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks take several rows each, the last turn is not full, nor is the last part of a row."""
+    monkeypatch.setitem(cuda_launch.MULTIPROCESSORS, cuda_run.TARGET, 2)
+    monkeypatch.setattr(cuda_long_ring, "L2_BYTES", 0)
+    op = case(name, dtype, 9, length)
+    source = lower(op, *_layout(op)).calls[0].source
+    assert source.blocks == 2 and "ring.fetch" in source.text
+    check(op, *operands_for(op), looser=4)
 
 
 @pytest.mark.parametrize("attributes", [{}, {"padding_index": 3}, {"scale_by_frequency": True}])
