@@ -111,9 +111,14 @@ class _Gradients:
                 self.sums.add(node)
         self.subjects: dict[fx.Node, Described] = {}
         self.described: dict[fx.Node, Described] = {}
+        self.turned: list[fx.Node] = []  # views of a gradient within the op that reads it
         for node in reversed(calls):
             if is_backward(node):
                 self.described[node] = self._describe(node)
+        for node in reversed(self.turned):
+            source = self.described[node.all_input_nodes[0]].name
+            where = self.described[node].location
+            self.described[node] = Described(f"{source}.{short_name(node)}", where)
 
     def _is_sum(self, node: fx.Node) -> bool:
         """Autograd runs its nodes from the highest number down: a term that is lower tells.
@@ -152,6 +157,9 @@ class _Gradients:
         for reader in readers:
             if reader in self.subjects:
                 suffix = "part" if reader in self.sums else short_name(node)
+                operands = node.all_input_nodes
+                if suffix in _VIEWS - _SAME and len(operands) == 1 and is_backward(operands[0]):
+                    self.turned.append(node)
                 return self.subjects[reader], suffix
         return None, ""
 

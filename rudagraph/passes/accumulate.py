@@ -155,14 +155,15 @@ def _write(graph: Graph, sums: list[_Sum]) -> Graph:
         previous, rest = total.base, total.products
         if previous is None:
             previous, rest = rest[0].result, rest[1:]
+        end = previous
         for product in rest:
-            operands = (previous, *product.operands)
-            previous = product.result
-            changed[previous] = replace(product, opcode="addmm", operands=operands)
+            operands, end = (previous, *product.operands), product.result
+            previous = builder.fresh(f"{total.root.result.name}.part", end.type)
+            changed[end] = replace(product, opcode="addmm", operands=operands, results=(previous,))
         whole = not total.others and previous.type == total.root.result.type
-        if whole and previous in changed:
+        if whole and end in changed:
             gone.add(total.root.result)
-            changed[previous] = replace(changed[previous], results=total.root.results)
+            changed[end] = replace(changed[end], results=total.root.results)
         else:
             ends[total.root.result] = (total, previous)
     for op in graph.ops:

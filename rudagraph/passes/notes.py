@@ -84,7 +84,8 @@ def _name_gradients(before: Graph, after: Graph) -> str:
 
 
 def _order(before: Graph, after: Graph) -> str:
-    return "an order of lower peak"
+    one, other = ([op for op in g.ops if not has(op, Tag.VIEW)] for g in (before, after))
+    return "views in front of their readers" if one == other else "an order of lower peak"
 
 
 def _count(graph: Graph, opcode: str) -> int:

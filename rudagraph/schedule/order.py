@@ -20,11 +20,34 @@ from rudagraph.ir.ops import Tag, has
 
 
 def order(graph: Graph) -> Graph:
-    """The graph with its ops in an order of low peak; the same object where none is better."""
+    """The graph with its ops in an order of low peak; the same object where it is that already."""
     roots = _roots(graph)
     lazy = replace(graph, ops=_on_demand(graph))
     candidates = (graph, lazy, *(replace(g, ops=_greedy(g, roots)) for g in (graph, lazy)))
-    return min(candidates, key=lambda candidate: _peak(candidate, roots))
+    best = min(candidates, key=lambda candidate: _peak(candidate, roots))
+    ops = _with_late_views(best)
+    return graph if ops == graph.ops else replace(graph, ops=ops)
+
+
+def _with_late_views(graph: Graph) -> tuple[Op, ...]:
+    """Views take no memory and no time; a reader finds them in front of who reads them first."""
+    producers = graph.producers()
+    ordered: dict[int, Op] = {}
+
+    def place(op: Op) -> None:
+        for value in op.inputs:
+            maker = producers.get(value)
+            if maker is not None and id(maker) not in ordered:
+                place(maker)
+        ordered[id(op)] = op
+
+    for op in graph.ops:
+        if not has(op, Tag.VIEW):
+            place(op)
+    for op in graph.ops:  # what only outputs read
+        if id(op) not in ordered:
+            place(op)
+    return tuple(ordered.values())
 
 
 def _on_demand(graph: Graph) -> tuple[Op, ...]:

@@ -173,5 +173,25 @@ graph backward {
     assert order(order(graph)) == order(graph)
 
 
+def test_views_stand_in_front_of_their_first_reader() -> None:
+    text = """
+graph forward {
+  %x: f32[4,8] = input argument "x"
+  %w: f32[8,4] = input parameter "w"
+  %flat: f32[32] = reshape(%x) [shape=[32]]
+  %again: f32[8,4] = reshape(%flat) [shape=[8, 4]]
+  %seen: f32[8,4] = permute(%x) [axes=[1, 0]]
+  %p: f32[4,4] = matmul(%x, %w)
+  %q: f32[8,4] = matmul(%again, %p)
+  output result "q" = %q
+  output result "seen" = %seen
+}
+"""
+    graph = parse_graph(text)
+    ordered = order(graph)
+    assert [op.results[0].name for op in ordered.ops] == ["p", "flat", "again", "q", "seen"]
+    assert order(ordered) is ordered
+
+
 def test_the_planner_places_what_the_runtime_writes_into() -> None:
     assert set(WRITERS) == WRITES_IN_PLACE

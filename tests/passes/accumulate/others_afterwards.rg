@@ -27,9 +27,9 @@ graph g {
   %bias: f32[8] = input parameter "bias"
   %s: f32[4,8] = neg(%r)
   %p: f32[4,8] = addmm(%bias, %a, %b)
-  %q: f32[4,8] = addmm(%p, %c, %d)
+  %v.part: f32[4,8] = addmm(%p, %c, %d)
   %v.others: f32[4,8] = add(%r, %s)
-  %v: f32[4,8] = add(%v.others, %q)
+  %v: f32[4,8] = add(%v.others, %v.part)
   %y: f32[4,8] = mul(%v, %s)
   output result "y" = %y
 }

@@ -28,9 +28,9 @@ graph g {
   %wk: f32[4,8] = input parameter "wk"
   %wv: f32[4,8] = input parameter "wv"
   %v.mm: f32[6,8] = matmul(%dv, %wv)
-  %k.mm: f32[6,8] = addmm(%v.mm, %dk, %wk)
-  %q.mm: f32[6,8] = addmm(%k.mm, %dq, %wq)
-  %dx: f32[2,3,8] = reshape(%q.mm) [shape=[2, 3, 8]]
+  %dx.part: f32[6,8] = addmm(%v.mm, %dk, %wk)
+  %dx.part_2: f32[6,8] = addmm(%dx.part, %dq, %wq)
+  %dx: f32[2,3,8] = reshape(%dx.part_2) [shape=[2, 3, 8]]
   %y: f32[2,3,8] = tanh(%dx)
   output result "y" = %y
 }
