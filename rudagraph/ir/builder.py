@@ -43,7 +43,7 @@ class GraphBuilder:
 
     def fresh(self, hint: str, type: TensorType) -> Value:
         """A new value whose name is `hint`, made unique by a number where it is taken."""
-        base = _cleaned(hint)
+        base = cleaned(hint)
         name, count = base, self._counts.get(base, 1)
         if count > 1:  # all smaller numbers are taken, since names never become free
             name = _numbered(base, count)
@@ -113,7 +113,8 @@ class GraphBuilder:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _cleaned(hint: str) -> str:
+def cleaned(hint: str) -> str:
+    """The hint as a name: what no name may hold becomes an underscore."""
     return re.sub(r"[^A-Za-z0-9_.]+", "_", hint).strip("_.") or "value"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rudagraph.ir.builder import cleaned
 from rudagraph.ir.graph import Graph, Op, Operand, Role, Value
 
 
@@ -20,7 +21,8 @@ def name_gradients(graph: Graph) -> Graph:
     taken = {value.name for value in graph.values()}
     renamed: dict[Value, Value] = {}
     for port in graph.outputs:
-        value, name = port.value, f"grad.{port.target.removeprefix('argument:')}"
+        value = port.value
+        name = cleaned(f"grad.{port.target.removeprefix('argument:')}")
         fixed = value in given or value in others or value in renamed
         if port.role is Role.GRADIENT and not fixed and name not in taken:
             taken.add(name)
