@@ -74,8 +74,8 @@ class _Renamer:
     names: dict[Value, Value] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def rename(self, value: Value) -> Value:
-        base = canonical_name(value.name)
+    def rename(self, value: Value, opcode: str = "value") -> Value:
+        base = canonical_name(value.name, opcode)
         count = self.counts.get(base, 0) + 1
         self.counts[base] = count
         name = base if count == 1 else f"{base}_{count}"
@@ -88,19 +88,20 @@ class _Renamer:
             self.names[operand] if isinstance(operand, Value) else operand
             for operand in op.operands
         )
-        results = tuple(self.rename(value) for value in op.results)
+        results = tuple(self.rename(value, op.opcode) for value in op.results)
         return replace(
             op, operands=operands, results=results, location=canonical_location(op.location)
         )
 
 
-def canonical_name(name: str) -> str:
+def canonical_name(name: str, otherwise: str = "value") -> str:
     """What follows the last index of a module path, without counters: at most three parts.
 
-    A gradient stays one: grad.layers.3.mlp.up_2 is grad.mlp.up.
+    A gradient stays one: grad.layers.3.mlp.up_2 is grad.mlp.up. Where nothing but an index is left,
+    as in a Sequential, it is `otherwise`.
     """
     if name.startswith("grad."):
-        return f"grad.{canonical_name(name.removeprefix('grad.'))}"
+        return f"grad.{canonical_name(name.removeprefix('grad.'), otherwise)}"
     # A digit after a counter is one more counter, not an index: add_2.2.turned is add.turned.
     parts = re.sub(r"(_\d+)\.\d+(?=\.|$)", r"\1", name).split(".")
     parts = [re.sub(r"_\d+$", "", part) for part in parts]
@@ -110,7 +111,7 @@ def canonical_name(name: str) -> str:
         if parts[index].isdigit():
             parts = parts[index + 1 :]
             break
-    return ".".join(part for part in parts[-3:] if part) or "value"
+    return ".".join(part for part in parts[-3:] if part) or otherwise
 
 
 def canonical_location(location: Location) -> Location:
