@@ -14,6 +14,7 @@ from rudagraph.ir.dag import UNCUTTABLE
 from rudagraph.ir.decision import Decision
 from rudagraph.ir.graph import Graph, Op, Role, Value
 from rudagraph.ir.ops import Tag, has
+from rudagraph.passes.evict import is_repeatable
 from rudagraph.passes.recompute import UNIT, Chooser, JointView, RecomputePolicy
 
 
@@ -37,6 +38,7 @@ def decide(
     made = {value for op in forward.ops for value in op.results}
     again = [op for op in backward.ops if not made.isdisjoint(op.results)]
     account.repeated = {value for op in again for value in op.results}
+    account.overruled = budget is not None and not wanted.isdisjoint(account.repeated)
     saved = [port.value for port in backward.inputs if port.role is Role.RESIDUAL]
     return (
         *(account.saved(value) for value in saved),
@@ -63,6 +65,7 @@ class _Account:
         self.wanted = wanted
         self.budget = budget
         self.repeated: set[Value] = set()
+        self.overruled = False  # whether the budget has taken what the policy would save
         self.residuals = {port.value for port in backward.inputs if port.role is not Role.TANGENT}
         self.readers: dict[Value, Op] = {}
         views: dict[Value, Value] = {}
@@ -87,6 +90,8 @@ class _Account:
         elif value not in self.wanted:
             budget = _size(self.budget or 0)
             reason = f"what the budget of {budget} has no room for is computed from it"
+        elif self.overruled and (obstacle is None or is_repeatable(obstacle)):
+            reason = f"the budget of {_size(self.budget or 0)} has room for it"
         elif obstacle is op:
             reason = f"{_kind(op)} is not computed twice"
         elif obstacle is not None:
