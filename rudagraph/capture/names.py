@@ -116,9 +116,10 @@ class _Gradients:
             if is_backward(node):
                 self.described[node] = self._describe(node)
         for node in reversed(self.turned):
-            source = self.described[node.all_input_nodes[0]].name
-            where = self.described[node].location
-            self.described[node] = Described(f"{source}.{short_name(node)}", where)
+            source = self.described.get(node.all_input_nodes[0])
+            if source is not None:  # an upstream gradient has no description of its own
+                where = self.described[node].location
+                self.described[node] = Described(f"{source.name}.{short_name(node)}", where)
 
     def _is_sum(self, node: fx.Node) -> bool:
         """Autograd runs its nodes from the highest number down: a term that is lower tells.
