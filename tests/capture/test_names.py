@@ -82,3 +82,22 @@ def test_attention_gives_gradients_of_its_operands() -> None:
     (derivative,) = (op for op in captured.graph.ops if op.opcode == "attention_backward")
     names = [value.name for value in derivative.results]
     assert names == ["grad.query", "grad.key", "grad.value"]
+
+
+def test_an_upstream_gradient_that_is_turned_at_once() -> None:
+    """The full trace, which a batch norm takes, marks upstream gradients as backward's too."""
+
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(self.norm(x))
+
+    graph = capture(Turned(), (torch.randn(3, 4),), {}).graph
+    gradients = {
+        port.target: port.value.name for port in graph.outputs if port.role is Role.GRADIENT
+    }
+    assert gradients == {target: f"grad.{target}" for target in gradients}
