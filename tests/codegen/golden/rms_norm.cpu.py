@@ -1,9 +1,9 @@
-# 8192 rows in 64 blocks; x_pointer=operand 0, weight_pointer=operand 1, y_pointer=result 0, rstd_pointer=result 1
+# 8192 rows in 64 blocks; x_pointer=operand 0, weight_pointer=operand 1, y_pointer=result 0, rstd_pointer=result 1, scratch=workspace 0
 # Turns of an innermost loop: the order of its sums follows from it.
 LENGTH = 2048
 
 
-def kernel(begin, end, block, x_pointer, weight_pointer, y_pointer, rstd_pointer):
+def kernel(begin, end, block, x_pointer, weight_pointer, y_pointer, rstd_pointer, scratch):
     """8192 rows of 2048.
 
     graph body {
@@ -22,6 +22,7 @@ def kernel(begin, end, block, x_pointer, weight_pointer, y_pointer, rstd_pointer
       output result = %rstd
     }
     """
+    row_of_y = advance(scratch, block * 4096)
     for row in range(begin, end):
         at = row * 2048
         mean_square_so_far = float32(0.0)
@@ -39,6 +40,8 @@ def kernel(begin, end, block, x_pointer, weight_pointer, y_pointer, rstd_pointer
             weight = load_bf16(weight_pointer, j)
             scaled = mul(normal, weight)
             y = scaled
-            store_bf16_nearest(y_pointer, at + j, y)
+            store_bf16_nearest(row_of_y, j, y)
+        stream(y_pointer, at * 2, row_of_y, 2048 * 2)
+    finish_streams(x_pointer)
 
-# workspaces [], in place [(0, 0)]
+# workspaces [262144], in place [(0, 0)]
