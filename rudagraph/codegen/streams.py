@@ -68,6 +68,10 @@ class Streams:
     def __bool__(self) -> bool:
         return bool(self._streamed)
 
+    def results(self) -> list[int]:
+        """The streamed results."""
+        return sorted(self._streamed)
+
     def row(self, index: int) -> str | None:
         """Where an element of the result is stored at first; None where it goes to its place."""
         if index not in self._streamed:

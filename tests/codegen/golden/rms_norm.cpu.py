@@ -6,6 +6,8 @@ LENGTH = 2048
 def kernel(begin, end, block, x_pointer, weight_pointer, y_pointer, rstd_pointer, scratch):
     """8192 rows of 2048.
 
+    Rows of %y are made in scratch and go past the caches, which read no line first.
+
     graph body {
       %x: bf16[8192,2048] = input operand
       %weight: bf16[2048] = input operand
