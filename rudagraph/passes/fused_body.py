@@ -94,14 +94,14 @@ class _Renamer:
         )
 
 
-def canonical_name(name: str, otherwise: str = "value") -> str:
-    """What follows the last index of a module path, without counters: at most three parts.
+def canonical_name(name: str, otherwise: str = "value", most: int = 3) -> str:
+    """What follows the last index of a module path, without counters: so many parts at most.
 
-    A gradient stays one: grad.layers.3.mlp.up_2 is grad.mlp.up. Where nothing but an index is left,
-    as in a Sequential, it is `otherwise`.
+    A gradient stays one, and has a part more: grad.layers.3.mlp.up_2 is grad.mlp.up. Where nothing
+    but an index is left, as in a Sequential, it is `otherwise`.
     """
     if name.startswith("grad."):
-        return f"grad.{canonical_name(name.removeprefix('grad.'), otherwise)}"
+        return f"grad.{canonical_name(name.removeprefix('grad.'), otherwise, most + 1)}"
     # A digit after a counter is one more counter, not an index: add_2.2.turned is add.turned.
     parts = re.sub(r"(_\d+)\.\d+(?=\.|$)", r"\1", name).split(".")
     parts = [re.sub(r"_\d+$", "", part) for part in parts]
@@ -111,7 +111,7 @@ def canonical_name(name: str, otherwise: str = "value") -> str:
         if parts[index].isdigit():
             parts = parts[index + 1 :]
             break
-    return ".".join(part for part in parts[-3:] if part) or otherwise
+    return ".".join(part for part in parts[-most:] if part) or otherwise
 
 
 def canonical_location(location: Location) -> Location:

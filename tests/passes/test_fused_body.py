@@ -20,6 +20,11 @@ TYPE = TensorType(DType.F32, (4,))
         ("layers.0.self_attn.add_2.2.turned", "self_attn.add.turned"),
         ("model.layers.3", "model.layers"),
         ("grad.model.norm.weight", "grad.model.norm.weight"),
+        (
+            "grad.layers.0.attn.transpose.part_3.flipped.turned",
+            "grad.transpose.part.flipped.turned",
+        ),
+        ("layers.0.attn.transpose.flipped.turned", "transpose.flipped.turned"),
         ("2", "relu"),
         ("grad.2", "grad.relu"),
     ],
