@@ -131,64 +131,16 @@ def source_side(
     Of equal cuts it is the one nearest to the sink, which is unique whatever the flow behind it.
     Raises VerifyError where a path of uncuttable edges joins source and sink.
     """
-    left = {source}
-    # Parts that nothing but source and sink joins are cut apart, and equal ones once: layers are.
-    known: dict[_Part, frozenset[int]] = {}
-    for part in _parts(edges, source, sink):
-        numbers: dict[Hashable, int] = {source: _SOURCE, sink: _SINK}
-        spelled: _Part = tuple(
-            [
-                (
-                    numbers.setdefault(tail, len(numbers)),
-                    numbers.setdefault(head, len(numbers)),
-                    size,
-                )
-                for tail, head, size in part
-            ]
-        )
-        if spelled not in known:
-            known[spelled] = _source_side(spelled)
-        left.update(node for node, number in numbers.items() if number in known[spelled])
-    return left
-
-
-_SOURCE, _SINK = 0, 1
-_Edge = tuple[Hashable, Hashable, int]
-_Part = tuple[tuple[int, int, int], ...]
-
-
-def _parts(edges: Iterable[_Edge], source: Hashable, sink: Hashable) -> Iterable[list[_Edge]]:
-    """The edges by the connected parts that are left without source and sink."""
-    above: dict[Hashable, Hashable] = {}
-
-    def find(node: Hashable) -> Hashable:
-        while (next_above := above.get(node, node)) != node:
-            above[node] = above.get(next_above, next_above)
-            node = next_above
-        return node
-
-    edges = list(edges)
-    inner = [[node for node in edge[:2] if node not in (source, sink)] for edge in edges]
-    for nodes in inner:
-        if len(nodes) == 2:
-            above[find(nodes[1])] = find(nodes[0])
-    parts: dict[Hashable, list[_Edge]] = {}
-    for edge, nodes in zip(edges, inner, strict=True):
-        parts.setdefault(find(nodes[0]) if nodes else source, []).append(edge)
-    return parts.values()
-
-
-def _source_side(edges: _Part) -> frozenset[int]:
     network: Any = networkx.DiGraph()
-    network.add_nodes_from((_SOURCE, _SINK))
+    network.add_nodes_from((source, sink))
     for tail, head, capacity in edges:
         known = network.get_edge_data(tail, head, {"capacity": 0})["capacity"]
         network.add_edge(tail, head, capacity=known + capacity)
-    # Of networkx's algorithms the one that grows least with the size.
+    # Of networkx's algorithms the one that grows least with the number of layers.
     flow = networkx.algorithms.flow.boykov_kolmogorov
-    size, (left, _) = networkx.minimum_cut(network, _SOURCE, _SINK, flow_func=flow)
+    size, (left, _) = networkx.minimum_cut(network, source, sink, flow_func=flow)
     if size >= UNCUTTABLE:
         raise VerifyError(
             "the flow network has a path that may not be cut", hint="a fault of a pass"
         )
-    return frozenset(left)
+    return set(left)
