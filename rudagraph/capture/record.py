@@ -82,7 +82,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.decompositions = decompositions
         self.shapes = Shapes(mode)
         self.in_backward = False
-        self.running = -1  # sequence number of the autograd node that backward is in
+        self.running = _Running()
         self._operators: dict[int, _Operator] = {}  # by the identity of the function
         self._nodes: dict[int, fx.Node] = {}
         # All tensors met, by their memory; identities stay valid while these live.
@@ -244,9 +244,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What the full trace notes: the user's line, for backward that of the forward op."""
         if self.in_backward:
             node.meta["partitioner_tag"] = "is_backward"
-            node.meta["seq_nr"] = self.running
-            if self.running in self._custom:
-                node.meta["custom"] = self._custom[self.running]
+            number = node.meta["seq_nr"] = self.running.number
+            if number in self._custom:
+                node.meta["custom"] = self._custom[number]
             return
         # The autograd node of this call, if it has one, has just been made.
         made = node.meta["seq_nr"] = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
@@ -255,8 +255,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node.meta["custom"] = dict(custom)
             self._custom.setdefault(made, node.meta["custom"])
 
+
+class _Running:
+    """The sequence number of the autograd node that backward is in, -1 between them.
+
+    Hooks know this and nothing more: autograd's graph is beyond Python's collector, and what its
+    hooks hold would hold it in turn for ever.
+    """
+
+    def __init__(self) -> None:
+        self.number = -1
+
     def watch(self, results: list[torch.Tensor]) -> None:
-        """Follow which autograd node backward runs; sums of gradients are in none of them."""
+        """Follow which node backward runs; sums of gradients are in none of them."""
         stack = [result.grad_fn for result in results]
         seen = set()
         while stack:
@@ -269,10 +280,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stack += [parent for parent, _ in node.next_functions]
 
     def _enter(self, number: int, gradients: Any) -> None:
-        self.running = number
+        self.number = number
 
     def _leave(self, *gradients: Any) -> None:
-        self.running = -1
+        self.number = -1
 
 
 def _storage(tensor: Any) -> int:
@@ -319,7 +330,7 @@ def _record(
             inputs[recorder.input(f"tangents_{index}", tangent)] = Label("tangent", index)
             tangents.append(tangent)
         roots = [results[index] for index in wanted]
-        recorder.watch(roots)
+        recorder.running.watch(roots)
         recorder.in_backward = True
         with mode, recorder:
             gradients = torch.autograd.grad(

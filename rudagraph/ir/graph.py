@@ -87,7 +87,7 @@ class Op:
         operands = tuple([_canonical_number(operand) for operand in self.operands])
         object.__setattr__(self, "operands", operands)
         inputs = tuple([operand for operand in operands if isinstance(operand, Value)])
-        object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "inputs", operands if len(inputs) == len(operands) else inputs)
         if self.attributes and not isinstance(self.attributes, _Canonical):
             object.__setattr__(self, "attributes", make_attributes(**dict(self.attributes)))
 

@@ -29,22 +29,17 @@ class DType(enum.Enum):
     # Of each there is one object: Enum's own hash, of the name, is Python and asked for often.
     __hash__ = object.__hash__
 
+    size: int  # bytes of one element
+    is_floating: bool
+    is_integer: bool  # integers proper: booleans are neither floating nor integer
+
+    def __init__(self, text: str) -> None:
+        self.size = 2 if text == "bf16" else int(text[1:]) // 8
+        self.is_floating = text.startswith(("f", "bf"))
+        self.is_integer = text.startswith(("i", "u"))
+
     def __str__(self) -> str:
-        return self.value
-
-    @property
-    def size(self) -> int:
-        """Bytes of one element."""
-        return int(self.value[1:] if self is not DType.BF16 else 16) // 8
-
-    @property
-    def is_floating(self) -> bool:
-        return self in (DType.F16, DType.BF16, DType.F32, DType.F64)
-
-    @property
-    def is_integer(self) -> bool:
-        """Integers proper: booleans are neither floating nor integer."""
-        return not self.is_floating and self is not DType.B8
+        return str(self._value_)
 
     @property
     def compute(self) -> DType:

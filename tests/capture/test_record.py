@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 from rudagraph.capture import capture
 from rudagraph.capture.record import record_joint
+from rudagraph.capture.shapes import Traced
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.graph import Graph
 from rudagraph.ir.interpret import interpret
@@ -152,3 +154,16 @@ def test_errors_are_those_of_the_full_trace() -> None:
     with pytest.raises(UnsupportedError, match="a shape or a branch depends on data"):
         capture(model, (torch.ones(3, 4),))
     assert "forward" not in vars(model)
+
+
+def test_nothing_of_a_trace_stays() -> None:
+    """Autograd's graph is beyond Python's collector: what its hooks held would never go."""
+
+    def count() -> int:
+        gc.collect()
+        return sum(type(item) is Traced for item in gc.get_objects())
+
+    before = count()
+    model = Function(lambda module, x: x.sigmoid().sum())
+    capture(model, (torch.ones(3, 4),))
+    assert count() == before
