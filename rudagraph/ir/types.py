@@ -29,6 +29,7 @@ class DType(enum.Enum):
     # Of each there is one object: Enum's own hash, of the name, is Python and asked for often.
     __hash__ = object.__hash__
 
+    _value_: str
     size: int  # bytes of one element
     is_floating: bool
     is_integer: bool  # integers proper: booleans are neither floating nor integer
@@ -39,7 +40,7 @@ class DType(enum.Enum):
         self.is_integer = text.startswith(("i", "u"))
 
     def __str__(self) -> str:
-        return str(self._value_)
+        return self._value_
 
     @property
     def compute(self) -> DType:
