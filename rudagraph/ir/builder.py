@@ -64,7 +64,8 @@ class GraphBuilder:
 
     def add(self, op: Op) -> None:
         """Append an op whose results are already named."""
-        self._taken.update(value.name for value in op.results)
+        for value in op.results:
+            self._taken.add(value.name)
         self.ops.append(op)
 
     def emit(

@@ -104,6 +104,10 @@ class Op:
                 return value
         return default
 
+    def with_operands(self, operands: tuple[Operand, ...]) -> Op:
+        """`replace`, which most passes ask for all the time, without its detours."""
+        return Op(self.opcode, operands, self.results, self.attributes, self.location, self.body)
+
     @property
     def result(self) -> Value:
         """The only result; ValueError where there are several."""

@@ -331,6 +331,7 @@ _TABLE: list[OpSpec] = [
 ]
 
 OPS: dict[str, OpSpec] = {spec.opcode: spec for spec in _TABLE}
+_BITS: dict[str, int] = {spec.opcode: spec.tags._value_ for spec in _TABLE}
 
 
 def tags(op: Op) -> Tag:
@@ -340,4 +341,4 @@ def tags(op: Op) -> Tag:
 def has(op: Op, tag: Tag) -> bool:
     """Whether the op carries any of the tags given."""
     # Flags by their numbers: `&` on them builds an object, and passes ask a million times.
-    return bool(OPS[op.opcode].tags._value_ & tag._value_)
+    return bool(_BITS[op.opcode] & tag._value_)

@@ -136,7 +136,7 @@ class Rewriter:
     def _substituted(self, op: Op) -> Op:
         if self._substitution.keys().isdisjoint(op.inputs):
             return op
-        return replace(op, operands=tuple(self.resolve(operand) for operand in op.operands))
+        return op.with_operands(tuple([self.resolve(operand) for operand in op.operands]))
 
     def _add(self, op: Op) -> None:
         self.builder.ops.append(op)

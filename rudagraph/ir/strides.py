@@ -5,6 +5,7 @@ Strides and offsets count elements. Used by passes (is a copy needed?) and by th
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import cast
 
@@ -21,6 +22,7 @@ class Strided:
     offset: int = 0
 
 
+@functools.lru_cache(maxsize=4096)
 def row_major(shape: tuple[int, ...]) -> Strided:
     return Strided(shape, row_major_strides(shape))
 

@@ -102,7 +102,7 @@ def _print_attribute(value: Attribute) -> str:
         case str():
             return json.dumps(value)
         case DType():
-            return value.value
+            return str(value)
         case Hole(index):
             return f"${index}"
         case tuple():

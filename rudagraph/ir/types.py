@@ -77,6 +77,7 @@ class TensorType(NamedTuple):
         return TensorType(self.dtype, shape)
 
 
+@functools.lru_cache(maxsize=4096)
 def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of a contiguous tensor of this shape."""
     strides: list[int] = []

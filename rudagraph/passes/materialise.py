@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import replace
 
 from rudagraph.ir.builder import GraphBuilder
 from rudagraph.ir.graph import Graph, Op, Operand, Value
@@ -55,7 +54,7 @@ class _Writer:
             return
         if domain_of(op) is None:
             wanted = tuple(self._readable(op, operand) for operand in op.operands)
-            op = op if wanted == op.operands else replace(op, operands=wanted)
+            op = op if wanted == op.operands else op.with_operands(wanted)
         self.builder.add(op)
         for result, strides in zip(op.results, result_strides(op), strict=True):
             self.layouts[result] = Strided(result.type.shape, strides)
@@ -65,7 +64,7 @@ class _Writer:
         view = view_strides(op, self.layouts[base])
         if view is None:
             base = self._copy(base)
-            op = replace(op, operands=(base,))
+            op = op.with_operands((base,))
             view = view_strides(op, self.layouts[base])
             assert view is not None
         self.builder.add(op)

@@ -177,7 +177,7 @@ class _Mover:
             self.builder.add(op)
         else:
             operands = tuple(self._as(v, _shape_of(v)) for v in op.operands)
-            self.builder.add(op if operands == op.operands else replace(op, operands=operands))
+            self.builder.add(op if operands == op.operands else op.with_operands(operands))
 
     def _compute_in(self, op: Op, shape: Shape) -> None:
         fold = fold_of(op)

@@ -10,8 +10,6 @@ hoist_permutes then finds behind an elementwise op; where it cannot hoist, simpl
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rudagraph.ir.builder import GraphBuilder
 from rudagraph.ir.graph import Graph, Op, Operand, Value
 from rudagraph.passes.kernel_shapes import is_elementwise
@@ -41,7 +39,7 @@ def turn_heads(graph: Graph) -> Graph:
         count = _HEADS.get(op.opcode, 0)
         builder.location = op.location
         operands = (*map(turned, op.operands[:count]), *op.operands[count:])
-        builder.add(op if operands == op.operands else replace(op, operands=operands))
+        builder.add(op if operands == op.operands else op.with_operands(operands))
     return builder.finish() if made else graph
 
 
