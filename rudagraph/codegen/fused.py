@@ -119,8 +119,8 @@ def _notes(
     if kernel.has_kept:
         yield "A row of scratch, `kept_…`, has what a later loop reads and need not compute again."
     for index in kernel.streams.results():
-        name = stages.results[index].name
-        yield f"Rows of %{name} are made in scratch and go past the caches, which read no line first."
+        rows = f"Rows of %{stages.results[index].name}"
+        yield f"{rows} are made in scratch and go past the caches, which read no line first."
     if split:
         names = ", ".join(f"%{stages.results[partial.result].name}" for partial in split)
         yield f"Each of {blocks} blocks adds its rows of {names}: the next kernel adds the blocks."
