@@ -187,7 +187,7 @@ class _Lowering:
                 stages = spare if holds else self.stages
                 words = needs_of(stages).words(loads)
                 for shape in shapes:
-                    ring = ring_shape(shape, sizes) if loads is Loads.RING else None
+                    ring = ring_shape(shape, sizes, self.target) if loads is Loads.RING else None
                     is_possible = loads is not Loads.RING or ring is not None
                     if is_possible and sums_fit(shape, words):
                         return stages, shape, loads, ring

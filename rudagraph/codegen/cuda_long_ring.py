@@ -24,11 +24,11 @@ from dataclasses import replace
 
 from rudagraph.codegen.cuda_launch import (
     L2_BYTES,
-    SHARED_BYTES,
     WIDEST_BYTES,
     RingShape,
     RowShape,
     multiprocessors,
+    shared_bytes,
 )
 from rudagraph.codegen.cuda_long import LongKernel, LongStages
 from rudagraph.codegen.cuda_needs import stepping_operands
@@ -57,7 +57,7 @@ def find_long_ring(
     size = operands[0].type.dtype.size
     part = shape.threads * shape.vector * shape.chunks
     slots = -(-nest.inner // part) - 1
-    fits = slots >= 1 and slots * part * size <= SHARED_BYTES
+    fits = slots >= 1 and slots * part * size <= shared_bytes(target)
     is_whole = size * shape.vector % WIDEST_BYTES == 0
     stored = set(stages.results) & {v for each in stages.passes for v in each.sources}
     if not fits or not is_whole or stored & set(operands):

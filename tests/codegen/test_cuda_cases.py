@@ -54,3 +54,13 @@ def test_blocks_share_a_row_that_none_holds_beside_its_sums(
         assert source.blocks % blocks == 0
         ((_, before),) = plan(make(8192, length, dtype), "sm_80").kernels
         assert all(call.source.cuda.cluster == 1 for call in before.calls)
+
+
+@pytest.mark.parametrize("target,most", [("sm_80", 163), ("sm_89", 99), ("sm_90", 227)])
+def test_no_block_takes_more_shared_memory_than_its_target_has(target: str, most: int) -> None:
+    """KiB that CUDA's programming guide gives for a block, less a KiB for sums of threads."""
+    for case in cases(8192, LENGTHS, ("bf16", "f32")):
+        for _, lowered in plan(case, target).kernels:
+            for call in lowered.calls:
+                assert call.source.cuda is not None
+                assert call.source.cuda.shared_bytes <= (most - 1) * 1024, case.name
