@@ -73,6 +73,12 @@ class CaptureMode(TorchFunctionMode):
         if getattr(function, "__name__", "") not in _QUESTIONS:
             self.calls.append((function, location))
         self._note_foreign(function, args, kwargs, location)
+        if function == _SETS_DATA:
+            raise UnsupportedError(
+                "forward gives a tensor other memory (`x.data = ...`), which no trace sees",
+                where=location_text(location),
+                hint="use the new tensor itself, or copy into the old one (x.copy_)",
+            )
         if function in _TO_NUMPY and not list(_real_tensors(args[:1])):
             raise data_dependent("Tensor.numpy()", location)
         with notes.annotate({"module": location.module, "line": location.line}):
@@ -138,6 +144,7 @@ _SPOKEN = {
     "aten._local_scalar_dense.default": "aten._local_scalar_dense.default "
     "(item(), tolist(), float(), or `if` or assert on a tensor)",
 }
+_SETS_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _TO_NUMPY: tuple[Any, ...] = (torch.Tensor.numpy, torch.Tensor.__array__)
 
 

@@ -49,10 +49,12 @@ class Layout(NamedTuple):
 class Traced(torch.Tensor):
     """A tensor without data. Where a FakeTensor is asked in Python for its device, this one is not.
 
-    `fake` is the same tensor to PyTorch's fake tensor mode, once that has been asked about it.
+    Its layout never changes: what would change it is not recorded. `fake` is the same tensor to
+    PyTorch's fake tensor mode, once that has been asked about it.
     """
 
     fake: FakeTensor | None
+    form: Layout
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
@@ -67,7 +69,7 @@ class Traced(torch.Tensor):
             storage_size=storage_bytes,
         )
         torch._C._set_throw_on_mutable_data_ptr(made)
-        made.fake = None
+        made.fake, made.form = None, layout
         return made
 
     @classmethod
@@ -136,7 +138,7 @@ class Shapes:
     def _faked(self, value: Any, operands: dict[int, Traced]) -> Any:
         if isinstance(value, Traced):
             if value.fake is None:
-                value.fake = self._fake(layout_of(value))
+                value.fake = self._fake(value.form)
             operands.setdefault(_memory(value.fake), value)
             return value.fake
         if isinstance(value, (tuple, list)):
@@ -196,7 +198,7 @@ def _learnt(result: Any, first: Any, operands: list[Traced]) -> _Known | None:
             return None
         if part.fake is None or part.fake.constant is not None:
             return None
-        layouts.append(layout_of(part))
+        layouts.append(part.form)
         owner = owners.setdefault(_memory(part), part)
         is_view.append(owner is not part)
         if owner is not part and not (
@@ -221,7 +223,7 @@ def _described(value: Any) -> Hashable:
     if type(value) is Traced:
         if value.fake is not None and value.fake.constant is not None:
             raise TypeError
-        return layout_of(value)
+        return value.form
     if isinstance(value, (tuple, list)):
         return tuple(map(_described, value))
     if isinstance(value, _PLAIN):

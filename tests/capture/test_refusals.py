@@ -86,6 +86,12 @@ def second_order(module: Any, x: torch.Tensor) -> torch.Tensor:
     return module.fc(g)
 
 
+def other_memory(module: Any, x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.data = x * 3
+    return y
+
+
 REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], tuple[str, ...]]] = {
     "branch on data": (lambda m, x: x if x.sum() > 0 else -x, ("depends on data", "torch.where")),
     "number of data": (lambda m, x: x * x.sum().item(), ("depends on data", "item()")),
@@ -118,6 +124,7 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], tuple[str, ...]]] =
     "complex": (lambda m, x: torch.view_as_complex(x.reshape(-1, 2)).abs(), ("complex",)),
     "sparse": (lambda m, x: x.to_sparse().to_dense(), ("sparse",)),
     "foreign parameter": (lambda m, x: x * LEARNED, ("requires grad", "parameter")),
+    "other memory": (other_memory, ("x.data = ...", "copy_")),
     "foreign state": (lambda m, x: x + OUTSIDE.add_(1), ("in place", "buffer")),
     "effect": (lambda m, x: torch.linalg.inv(m.fc(x).T @ x), ("_linalg_check_errors", "inv_ex")),
     "memory outside": (lambda m, x: x[:, 1:].as_strided((2, 3), (3, 1)), ("memory outside",)),
