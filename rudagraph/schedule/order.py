@@ -22,8 +22,9 @@ from rudagraph.ir.ops import Tag, has
 def order(graph: Graph) -> Graph:
     """The graph with its ops in an order of low peak; the same object where it is that already."""
     roots = _roots(graph)
-    lazy = replace(graph, ops=_on_demand(graph))
-    candidates = (graph, lazy, *(replace(g, ops=_greedy(g, roots)) for g in (graph, lazy)))
+    lazy = _on_demand(graph)
+    starts = [graph] if lazy is graph.ops else [graph, replace(graph, ops=lazy)]
+    candidates = (*starts, *(replace(start, ops=_greedy(start, roots)) for start in starts))
     best = min(candidates, key=lambda candidate: _peak(candidate, roots))
     ops = _with_late_views(best)
     return graph if ops == graph.ops else replace(graph, ops=ops)
