@@ -297,6 +297,7 @@ def record_joint(
 ) -> JointTrace | None:
     """What `trace_joint` gives, or None where that has to find out."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode.cache_enabled = False  # `Shapes` remembers results, and asks about none twice
     recorder = Recorder(decompositions, mode)
     try:
         stand_ins = [Traced.like(example) for example in examples]
