@@ -55,6 +55,7 @@ class CaptureMode(TorchFunctionMode):
         self.boundary = boundary
         self.outer = outer
         self.streams = Streams()
+        self.default_dtype = torch.get_default_dtype()
         self.last = Location()
         self.calls: Calls = []
 
@@ -73,6 +74,13 @@ class CaptureMode(TorchFunctionMode):
         if getattr(function, "__name__", "") not in _QUESTIONS:
             self.calls.append((function, location))
         self._note_foreign(function, args, kwargs, location)
+        if torch.get_default_dtype() != self.default_dtype:
+            # Library ops ask for it when they run, and then it is the one of the call.
+            raise UnsupportedError(
+                "forward changes the default dtype",
+                where=location_text(location),
+                hint="give the dtype to the functions that make the tensors",
+            )
         if function == _SETS_DATA:
             raise UnsupportedError(
                 "forward gives a tensor other memory (`x.data = ...`), which no trace sees",

@@ -92,6 +92,15 @@ def other_memory(module: Any, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def other_default(module: Any, x: torch.Tensor) -> torch.Tensor:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    try:
+        return x * torch.special.i0e(torch.arange(4))
+    finally:
+        torch.set_default_dtype(before)
+
+
 REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], tuple[str, ...]]] = {
     "branch on data": (lambda m, x: x if x.sum() > 0 else -x, ("depends on data", "torch.where")),
     "number of data": (lambda m, x: x * x.sum().item(), ("depends on data", "item()")),
@@ -125,6 +134,7 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], tuple[str, ...]]] =
     "sparse": (lambda m, x: x.to_sparse().to_dense(), ("sparse",)),
     "foreign parameter": (lambda m, x: x * LEARNED, ("requires grad", "parameter")),
     "other memory": (other_memory, ("x.data = ...", "copy_")),
+    "default dtype": (other_default, ("default dtype", "give the dtype")),
     "foreign state": (lambda m, x: x + OUTSIDE.add_(1), ("in place", "buffer")),
     "effect": (lambda m, x: torch.linalg.inv(m.fc(x).T @ x), ("_linalg_check_errors", "inv_ex")),
     "memory outside": (lambda m, x: x[:, 1:].as_strided((2, 3), (3, 1)), ("memory outside",)),
