@@ -25,6 +25,7 @@ from rudagraph.codegen.expressions import (
     literal,
 )
 from rudagraph.codegen.launch import Cut
+from rudagraph.codegen.long_folds import fold_in_parts, is_long
 from rudagraph.codegen.memory import Partial, Scratch
 from rudagraph.codegen.row_stages import RowStages
 from rudagraph.codegen.scalars import finished, folds_exactly, int_of, needs_rounding, register_text
@@ -198,20 +199,28 @@ class RowsKernel:
         folds = [op for op in current.folds if op.result not in self.stages.picks]
         accumulators = {op.result: self._accumulator(op) for op in folds}
         parts = {index: self.sums.part(index) for index in current.sums}
-        with self.lines.block(f"for {self.index.element} in range({self.walk.count}):"):
-            for value in self._ordered(current):
-                self._element(value, current)
-            for op in folds:
-                name = accumulators[op.result]
-                self.lines.add(f"{name} = {folded(op, name, self._register.__getitem__)}")
-            for index in current.sums:
-                self.sums.add_element(index, parts[index])
-            for value in current.keeps:
-                dtype, row = kept_dtype(value), self._kept[value]
-                register = self._register[value]
-                self.lines.add(f"store_{dtype}({row}, {self.index.element}, {register})")
-            for index in current.stores:
-                self._store_element(index)
+
+        def element_loop(range_text: str) -> None:
+            with self.lines.block(f"for {self.index.element} in range({range_text}):"):
+                for value in self._ordered(current):
+                    self._element(value, current)
+                for op in folds:
+                    name = accumulators[op.result]
+                    self.lines.add(f"{name} = {folded(op, name, self._register.__getitem__)}")
+                for index in current.sums:
+                    self.sums.add_element(index, parts[index])
+                for value in current.keeps:
+                    dtype, row = kept_dtype(value), self._kept[value]
+                    register = self._register[value]
+                    self.lines.add(f"store_{dtype}({row}, {self.index.element}, {register})")
+                for index in current.stores:
+                    self._store_element(index)
+
+        if folds and is_long(self.walk.count):
+            totals = [(op, accumulators[op.result]) for op in folds]
+            fold_in_parts(self.lines, self.names, self.walk.count, totals, element_loop)
+        else:
+            element_loop(self.walk.count)
         for index in current.stores:
             self._send_row(index)
         for op in current.folds:

@@ -36,21 +36,35 @@ def kernel(begin, end, block, logits_pointer, target_pointer, logsumexp_pointer,
         target = load_i64(target_pointer, row)
         max_so_far = float32(-infinity)
         picked_so_far = float32(0.0)
-        for j in range(32000):
-            class_value = int64(j)
-            is_target = eq(class_value, target)
-            logits = load_bf16(logits_pointer, at + j)
-            chosen = where(is_target, logits, float32(0.0))
-            max_so_far = accumulate_max(max_so_far, logits)
-            picked_so_far = accumulate_add(picked_so_far, chosen)
+        max_in_all = float32(-infinity)
+        picked_in_all = float64(0.0)
+        for first in range(0, 32000, 16384):
+            max_so_far = float32(-infinity)
+            picked_so_far = float32(0.0)
+            for j in range(first, first + 16384 if first < 15616 else 32000):
+                class_value = int64(j)
+                is_target = eq(class_value, target)
+                logits = load_bf16(logits_pointer, at + j)
+                chosen = where(is_target, logits, float32(0.0))
+                max_so_far = accumulate_max(max_so_far, logits)
+                picked_so_far = accumulate_add(picked_so_far, chosen)
+            max_in_all = maximum(max_in_all, max_so_far)
+            picked_in_all = add(picked_in_all, float64(picked_so_far))
+        max_so_far = max_in_all
+        picked_so_far = float32(picked_in_all)
         max_value = max_so_far
         picked = picked_so_far
         sum_so_far = float32(0.0)
-        for j in range(32000):
-            logits = load_bf16(logits_pointer, at + j)
-            shifted = sub(logits, max_value)
-            exp_value = exp_nonpositive(shifted)
-            sum_so_far = accumulate_add(sum_so_far, exp_value)
+        sum_in_all = float64(0.0)
+        for first_2 in range(0, 32000, 16384):
+            sum_so_far = float32(0.0)
+            for j in range(first_2, first_2 + 16384 if first_2 < 15616 else 32000):
+                logits = load_bf16(logits_pointer, at + j)
+                shifted = sub(logits, max_value)
+                exp_value = exp_nonpositive(shifted)
+                sum_so_far = accumulate_add(sum_so_far, exp_value)
+            sum_in_all = add(sum_in_all, float64(sum_so_far))
+        sum_so_far = float32(sum_in_all)
         sum = sum_so_far
         log_value = log(sum)
         logsumexp = add(log_value, max_value)
