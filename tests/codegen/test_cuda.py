@@ -275,7 +275,7 @@ def test_blocks_share_rows_that_would_not_stay_in_l2(name: str) -> None:
     op = case(name, "bf16", 2, 262144)
     operands = operands_for(op)
     first = lower(op, *operands).calls[0].source
-    assert first.cuda is not None and first.cuda.cluster == 4
+    assert first.cuda is not None and first.cuda.cluster == 8
     check(op, *operands, looser=2)
 
 

@@ -108,7 +108,8 @@ def test_a_llama_of_a_billion_parameters_is_planned_within_nine_gibibytes() -> N
     target = cuda_target(9, 0)
     joint = run_passes(target.joint_passes, captured.graph)
     saved = choose_saved(joint, POLICIES[target.name])
-    assert _plan_entries(joint, saved, target).peak_bytes <= 9.0 * 2**30
+    entries = _plan_entries(joint, saved, target, lambda kernels: None)
+    assert entries.peak_bytes <= 9.0 * 2**30
 
 
 @pytest.mark.full

@@ -73,8 +73,9 @@ def test_planned_is_at_least_measured_and_hardly_more(make: object) -> None:
 
     measured = peak_bytes(work)
     planned = step.memory.peak_bytes
-    tangents = tangent.numel() * tangent.element_size()  # older than the measurement
-    assert planned >= measured + tangents >= 0.95 * planned
+    # Older than the measurement; where a library op of forward takes most, none is there yet.
+    tangents = tangent.numel() * tangent.element_size()
+    assert planned >= measured and measured + tangents >= 0.95 * planned
     model.zero_grad(set_to_none=True)
     # Later the arena is there already; results and gradients are made anew.
     assert peak_bytes(work) == pytest.approx(measured - step.memory.arena_bytes, abs=1024)
