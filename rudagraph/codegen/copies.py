@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rudagraph.codegen.expressions import REGISTER, needs_rounding
-from rudagraph.ir.graph import Graph, Op, Operand, Value
+from rudagraph.ir.graph import Graph, Op, Value
 
 
 def without_copies(body: Graph) -> Graph:
@@ -21,13 +21,9 @@ def without_copies(body: Graph) -> Graph:
     outputs = body.output_values()
     source: dict[Value, Value] = {}
 
-    def resolved(operand: Operand) -> Operand:
-        return source.get(operand, operand) if isinstance(operand, Value) else operand
-
     ops: list[Op] = []
     for op in body.ops:
-        operands = tuple(resolved(operand) for operand in op.operands)
-        op = op if operands == op.operands else replace(op, operands=operands)
+        op = op.reading(source)
         if _changes_nothing(op):
             source[op.result] = op.inputs[0]
             if op.result not in outputs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TypeVar
@@ -107,6 +107,14 @@ class Op:
     def with_operands(self, operands: tuple[Operand, ...]) -> Op:
         """`replace`, which most passes ask for all the time, without its detours."""
         return Op(self.opcode, operands, self.results, self.attributes, self.location, self.body)
+
+    def reading(self, instead: Mapping[Value, Operand]) -> Op:
+        """The op with what stands for some values in their place; itself if it reads none."""
+        if instead.keys().isdisjoint(self.inputs):
+            return self
+        return self.with_operands(
+            tuple([instead.get(o, o) if isinstance(o, Value) else o for o in self.operands])
+        )
 
     @property
     def result(self) -> Value:

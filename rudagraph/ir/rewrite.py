@@ -99,7 +99,7 @@ class Rewriter:
     # -- the walk
 
     def visit(self, op: Op) -> None:
-        current = self._substituted(op)
+        current = op.reading(self._substitution)
         self.name, self.builder.location = op.results[0].name, op.location
         emitted = len(self.builder.ops)
         replacement = self.rule(self, current)
@@ -132,11 +132,6 @@ class Rewriter:
             self.builder.ops.pop()
             self._substitution[emitted] = self._substitution[old] = old
             self._add(replace(last, results=(old,)))
-
-    def _substituted(self, op: Op) -> Op:
-        if self._substitution.keys().isdisjoint(op.inputs):
-            return op
-        return op.with_operands(tuple([self.resolve(operand) for operand in op.operands]))
 
     def _add(self, op: Op) -> None:
         self.builder.ops.append(op)

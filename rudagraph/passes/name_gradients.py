@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rudagraph.ir.builder import cleaned
-from rudagraph.ir.graph import Graph, Op, Operand, Role, Value
+from rudagraph.ir.graph import Graph, Op, Role, Value
 
 
 def name_gradients(graph: Graph) -> Graph:
@@ -37,11 +37,7 @@ def name_gradients(graph: Graph) -> Graph:
 
 
 def _renamed(op: Op, renamed: dict[Value, Value]) -> Op:
-    if renamed.keys().isdisjoint(op.inputs) and renamed.keys().isdisjoint(op.results):
+    op = op.reading(renamed)
+    if renamed.keys().isdisjoint(op.results):
         return op
-
-    def new(operand: Operand) -> Operand:
-        return renamed.get(operand, operand) if isinstance(operand, Value) else operand
-
-    results = tuple(renamed.get(value, value) for value in op.results)
-    return replace(op, operands=tuple(map(new, op.operands)), results=results)
+    return replace(op, results=tuple(renamed.get(value, value) for value in op.results))

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rudagraph.ir.graph import Graph, Location, Op, Operand, Port, Role, Value
+from rudagraph.ir.graph import Graph, Location, Op, Port, Role, Value
 from rudagraph.passes.liveness import needed_ops
 from rudagraph.passes.recompute import JointView, choose_saved
 
@@ -100,15 +100,7 @@ def _substituted(
 ) -> Graph:
     """Backward: ops that read an overwritten input read its copy instead."""
 
-    def old_value(operand: Operand) -> Operand:
-        return copies.get(operand, operand) if isinstance(operand, Value) else operand
-
-    ops = [
-        replace(op, operands=tuple(map(old_value, op.operands)))
-        if any(value in copies for value in op.inputs)
-        else op
-        for op in joint.ops
-    ]
+    ops = [op.reading(copies) for op in joint.ops]
     outputs = [replace(port, value=copies.get(port.value, port.value)) for port in outputs]
     return Graph("backward", tuple(inputs), _needed(ops, inputs, outputs), tuple(outputs))
 
