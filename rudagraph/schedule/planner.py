@@ -20,7 +20,7 @@ from rudagraph.ir.types import DType, TensorType
 from rudagraph.schedule.apart import ALLOCATED, interval_of, move_apart
 from rudagraph.schedule.kernel import KernelSource
 from rudagraph.schedule.layout import Layout, layouts
-from rudagraph.schedule.lowered import Generate, Lowered, remembered
+from rudagraph.schedule.lowered import Generate, Lowered
 from rudagraph.schedule.memory import aligned, assign_offsets
 from rudagraph.schedule.plan import (
     Buffer,
@@ -46,31 +46,17 @@ WRITES_IN_PLACE = frozenset(
 LIBRARY_INPLACE: dict[str, tuple[tuple[int, int], ...]] = {"addmm": ((0, 0),)}
 
 
-def plan(
-    forward: Graph,
-    backward: Graph | None,
-    generate: Generate,
-    apart_bytes: int | None = None,
-    scratch: Callable[[Launch], int] = lambda _: 0,
-) -> tuple[Plan, tuple[KernelSource, ...]]:
-    """The plan of a step and the distinct kernels it launches.
+@dataclass
+class Planner:
+    """Collects buffers and launches while walking forward, then backward, along one time line.
 
     Buffers of at least `apart_bytes` may leave the arena where that lowers the peak; `scratch` says
     what a library op that allocates its results takes besides.
     """
-    planner = Planner(remembered(generate), apart_bytes, scratch)
-    for graph in (forward, backward) if backward is not None else (forward,):
-        planner.entry(graph)
-    return planner.finish()
-
-
-@dataclass
-class Planner:
-    """Collects buffers and launches while walking forward, then backward, along one time line."""
 
     generate: Generate
-    apart_bytes: int | None
-    scratch: Callable[[Launch], int]
+    apart_bytes: int | None = None
+    scratch: Callable[[Launch], int] = lambda _: 0
     entries: list[Entry] = field(default_factory=list)
     position: int = 0
     buffers: list[Buffer] = field(default_factory=list)

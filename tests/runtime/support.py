@@ -21,8 +21,8 @@ from rudagraph.runtime.arguments import Arguments
 from rudagraph.runtime.contract import build_contract
 from rudagraph.runtime.kernels import load_kernels
 from rudagraph.runtime.step import Step
-from rudagraph.schedule.planner import plan
 from rudagraph.schedule.program import Program, Stage, gradient_sources
+from tests.schedule.planning import plan
 
 # With kernels, steps are compiled as users compile them: slower, and arena memory is reused.
 with_kernels = False

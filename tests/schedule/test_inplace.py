@@ -3,7 +3,7 @@
 from rudagraph.ir.text import parse_graph
 from rudagraph.schedule.lowered import KernelArgument, KernelCall, Lowered
 from rudagraph.schedule.plan import BufferKind
-from rudagraph.schedule.planner import plan
+from tests.schedule.planning import plan
 from tests.schedule.test_planner import source
 
 CHAIN = """

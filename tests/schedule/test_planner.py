@@ -6,7 +6,8 @@ from rudagraph.schedule.kernel import KernelSource
 from rudagraph.schedule.lowered import KernelArgument, KernelCall, Lowered
 from rudagraph.schedule.order import order
 from rudagraph.schedule.plan import BufferKind, ErrorFlag
-from rudagraph.schedule.planner import WRITES_IN_PLACE, plan
+from rudagraph.schedule.planner import WRITES_IN_PLACE
+from tests.schedule.planning import plan
 
 FORWARD = """
 graph forward {
