@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rudagraph.codegen.cuda_launch import Loads, vector_length
-from rudagraph.codegen.domain import result_access, sum_access
+from rudagraph.codegen.domain import sum_access
 from rudagraph.codegen.expressions import accumulator_dtype
 from rudagraph.codegen.stages import Place, Source, Stages
 from rudagraph.ir.graph import Value
@@ -150,14 +150,11 @@ def _last_use(stages: Stages, value: Value) -> int:
 
 def _stepping(stages: Stages) -> list[tuple[str, Value]]:
     """Accesses to memory that step along the row, with what lies there."""
-    nest = stages.nest
-    accesses = [(port.value.name, port.value) for port in stages.body.inputs]
-    accesses += [
-        (result_access(index), value)
-        for index, value in enumerate(stages.results)
-        if stages.sum_op(index) is None
+    return [
+        (access, value)
+        for access, value in stages.in_memory()
+        if stages.nest.inner_stride(access) == 1
     ]
-    return [(access, value) for access, value in accesses if nest.inner_stride(access) == 1]
 
 
 def _multiples(stages: Stages) -> list[int]:

@@ -151,6 +151,16 @@ class Stages:
     def _variation(self, access: str) -> tuple[bool, bool]:
         return any(self.nest.outer_strides(access)), self.nest.inner_stride(access) != 0
 
+    def in_memory(self) -> list[tuple[str, Value]]:
+        """Accesses of operands and results, with what lies there; a sum's place is another's."""
+        accesses = [(port.value.name, port.value) for port in self.body.inputs]
+        accesses += [
+            (result_access(index), value)
+            for index, value in enumerate(self.results)
+            if self.sum_op(index) is None
+        ]
+        return accesses
+
     def sum_op(self, index: int) -> Op | None:
         """The sum over rows that gives result `index`, if one does."""
         op = self.producer.get(self.results[index])

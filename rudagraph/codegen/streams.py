@@ -116,14 +116,9 @@ class Streams:
 
 def traffic(stages: Stages) -> int:
     """Bytes of the operands and results that step along the row and between rows."""
-    nest = stages.nest
-    accesses = [(port.value.name, port.value) for port in stages.body.inputs]
-    accesses += [
-        (result_access(index), value)
-        for index, value in enumerate(stages.results)
-        if stages.sum_op(index) is None
-    ]
-    return sum(_extent(nest, access) * value.type.dtype.size for access, value in accesses)
+    return sum(
+        _extent(stages.nest, access) * value.type.dtype.size for access, value in stages.in_memory()
+    )
 
 
 def _extent(nest: Nest, access: str) -> int:
