@@ -119,10 +119,9 @@ class _Lowering:
         words = held_words(self.stages)
         shape = row_shape(self.nest.inner, self.vector, words)
         needs = needs_of(self.stages)
-        if shape.threads == WARP and needs.shared and self.vector == 8:
-            found = ahead_shape(shape, self.nest.rows, needs.unpacked, self.target)
-            if found is not None:
-                return self._persistent(self.stages, *found, Loads.AHEAD, None)
+        found = ahead_shape(shape, self.nest.rows, needs.shared, needs.unpacked, self.target)
+        if found is not None:
+            return self._persistent(self.stages, *found, Loads.AHEAD, None)
         is_small = shape.chunks * shape.vector * words <= SHARED_HELD_WORDS
         own = held_words(self.stages, shared=False)
         holds_shared = is_small or shape.threads <= WARP or own == words

@@ -147,13 +147,16 @@ def row_shape(length: int, vector: int, words: float) -> RowShape:
 
 
 def ahead_shape(
-    shape: RowShape, rows: int, words: float, target: str
+    shape: RowShape, rows: int, shared: float, words: float, target: str
 ) -> tuple[RowShape, int] | None:
     """A persistent shape for rows of one warp each, and how many warps; None where it does not pay.
 
     Args:
-        words: 32-bit words that an element takes with the next row ahead.
+        shared: 32-bit words that an element takes of what all rows share.
+        words: the same of everything, with the next row ahead.
     """
+    if shape.threads != WARP or shape.vector != WIDEST_BYTES // 2 or not shared:
+        return None
     threads = AHEAD_ROWS * shape.threads
     registers = int(words * shape.chunks * shape.vector) + AHEAD_OTHER_REGISTERS
     most = max(min(REGISTERS // (registers * threads), 2048 // threads), 1)

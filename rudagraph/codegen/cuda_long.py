@@ -203,17 +203,22 @@ class LongKernel(TileKernel):
 
     def _held_parts(self) -> int:
         """How many parts registers hold, over all that later passes take again."""
-        words = sum(value.type.dtype.size / 4 for value in self.taken_again())
+        words = sum(value.type.dtype.size / 4 for value in self._taken_again())
         if not words:
             return 1
         each = self.shape.vector * self.shape.chunks * words
         return max(1, int(LONG_HELD_WORDS // each))
 
-    def taken_again(self) -> list[Value]:
+    def loops(self) -> list[Pass]:
+        """The passes that go over the row: not those that one before does as well."""
+        passes = enumerate(self.stages.passes)
+        return [current for at, current in passes if at - 1 not in self.online]
+
+    def _taken_again(self) -> list[Value]:
         counts: dict[Value, int] = {}
-        for at, current in enumerate(self.stages.passes):
+        for current in self.loops():
             for value, source in current.sources.items():
-                if source in (Source.OPERAND, Source.STORED) and at - 1 not in self.online:
+                if source in (Source.OPERAND, Source.STORED):
                     counts[value] = counts.get(value, 0) + 1
         stored = set(self.stages.results)
         return [value for value, count in counts.items() if count > 1 or value in stored]
@@ -350,7 +355,7 @@ class LongKernel(TileKernel):
             self.assign(value, f"{self.lanes}.unpack_again_{dtype}({known})")
             return
         is_held = self.number is not None and self.nest.inner_stride(access) == 1
-        if not is_held or value not in self.taken_again():
+        if not is_held or value not in self._taken_again():
             self.assign(value, self.load_text(access, dtype))
             return
         words = self._hold(value)

@@ -89,11 +89,7 @@ class LongRingKernel(LongKernel):
         self.ring = ring
         self.count = count
         (self.operand,) = stepping_operands(stages)
-        reads = [
-            each
-            for at, each in enumerate(stages.passes)
-            if self.operand in each.sources and at - 1 not in self.online
-        ]
+        reads = [each for each in self.loops() if self.operand in each.sources]
         self.first_read, self.last_read = reads[0], reads[-1]
 
     @property
