@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from rudagraph.build.cpu_emit import F32, F64, I32, Scalar, operation, same, select
-from rudagraph.build.cpu_math import erf, exp_nonpositive, fused, polynomial
+from rudagraph.build.cpu_math import MAGIC, erf, exp_nonpositive, fused, polynomial
 
 _FLOATS = (F32, F64)
 
@@ -53,7 +53,6 @@ _TAIL_STEP = 0.28
 _TAIL = (-0.10656215, 0.392978191, -0.242072359, 0.273036629, 0.0658323765, 0.116787314)
 _EXP2 = (1.3264739e-3, 9.67151672e-3, 5.55073358e-2, 0.240222424, 0.693147004, 1.0)
 _HALF_LOG2_E = 0.72134752
-_MAGIC = 12582912.0  # adding it rounds to a whole number, which the low bits hold
 # There n is -127, for which the power is 0.
 _TAIL_END = 13.27
 
@@ -67,8 +66,8 @@ def _normal_tail(x: Scalar) -> tuple[Scalar, Scalar, Scalar]:
     size = x.intrinsic("fabs")
     t = select(size > _TAIL_END, x.constant(_TAIL_END), size)
     square = t * t
-    shifted = fused(square, -_HALF_LOG2_E, _MAGIC)
-    f = fused(square, -_HALF_LOG2_E, _MAGIC - shifted)
+    shifted = fused(square, -_HALF_LOG2_E, MAGIC)
+    f = fused(square, -_HALF_LOG2_E, MAGIC - shifted)
     power = ((shifted.bits(I32) << 23) + 0x3F800000).bits(F32)
     density = polynomial(f, _EXP2) * power
     w = 1.0 / fused(t, _TAIL_STEP, 1.0)

@@ -140,7 +140,6 @@ from rudagraph.build.cpu_streams import finish_streams, stream
 
 # The brief name of `where`, and constants that a literal cannot write.
 select = where
-
 infinity = float("inf")
 nan = float("nan")
 

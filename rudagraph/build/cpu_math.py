@@ -31,7 +31,7 @@ from rudagraph.build.cpu_emit import (
 from rudagraph.schedule.kernel import LIBM_PREFIX
 
 _FLOATS = (F32, F64)
-_MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds an f32 below 2**22 to a whole number
+MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds an f32 below 2**22 to a whole number
 _LOG2_E = 1.44269504
 
 
@@ -129,7 +129,7 @@ _EXPM1 = (1.99097943e-4, 1.39465529e-3, 8.33328029e-3, 4.16662618e-2, 1.66666668
 
 def _reduce(x: Scalar, bias: int = 0) -> tuple[Scalar, Scalar]:
     """For x in -104…89 or NaN: (r, bits whose low 9 hold n + bias), x = n * log(2) + r."""
-    magic = _MAGIC + bias
+    magic = MAGIC + bias
     shifted = fused(x, _LOG2_E, magic)
     n = shifted - magic
     r = fused(-n, 0.693145752, x)
@@ -198,7 +198,7 @@ def exp2(x: Scalar) -> Scalar:
     if x.kind is F64:
         return _libm("exp2", x)
     y = clamp_keeping_nan(x, -151.0, 129.0)
-    magic = _MAGIC + _TWO_BIASES
+    magic = MAGIC + _TWO_BIASES
     shifted = y + magic
     power = polynomial(y - (shifted - magic), (*_EXP2, 1.0))
     return _scale(power, shifted.bits(I32))

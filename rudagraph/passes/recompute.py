@@ -24,6 +24,8 @@ from rudagraph.ir.ops import Tag, has
 _OWN_MEMORY = Tag.MATMUL | Tag.LIBRARY | Tag.GATHER | Tag.SCATTER
 # Library ops that only move elements: as repeatable as arithmetic.
 _MOVES = frozenset(("concatenate", "pad"))
+# Operations of an op that does several.
+_STEPS = {"multiply_add": 2}
 UNIT = 16  # capacities are whole sixteenths of a byte
 
 
@@ -224,7 +226,7 @@ class Chooser:
             shared = 0.5 if self._derived_in_backward(op) else 1.0
             return written + round(count * self.policy.transcendental * shared * UNIT)
         if has(op, Tag.POINTWISE) and op.opcode != "check_index":
-            steps = 2 if op.opcode == "multiply_add" else 1
+            steps = _STEPS.get(op.opcode, 1)
             return written + round(count * self.policy.arithmetic * steps * UNIT)
         return UNCUTTABLE
 
