@@ -43,11 +43,12 @@ def compile_signature(
     report: Report = SILENT,
 ) -> Program:
     """Compile one signature: forward and backward of `model(*args, **kwargs)` as they are now."""
-    with collector_waiting():
+    with collector_waiting() as collect:
         report.stage("capture")
         captured = capture(
             model, args, kwargs, outputs=options.outputs, loss=options.loss, targets=targets
         )
+        collect()  # nodes of the trace hold each other
         return compile_capture(captured, model, options, target_of(model, captured), report)
 
 
@@ -128,6 +129,7 @@ def _plan_entries(
     begin(planner.kernels.values())
     if backward is not None:
         planner.entry(_finish_entry(backward, residual_layouts(forward), stages))
+        begin(planner.kernels.values())
     planned, sources = planner.finish()
     return _Entries(parts, planned, sources, stages)
 

@@ -6,7 +6,7 @@ numbers, so that fast attention applies. A mask that depends on an input stays a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx
@@ -22,12 +22,24 @@ def mask_of(low: Lowering, mask: Any, causal: bool) -> tuple[Value | None, bool]
     if not isinstance(mask, fx.Node) or mask not in low.constants.nodes:
         return low.value(mask), causal
     numbers = low.constants.value(mask)
-    visible = visibility(numbers)
-    if visible is not None and bool(visible.all()):
+    # Layers have views of one mask: large, and looked at once.
+    memory = (numbers.data_ptr(), numbers.shape, numbers.stride(), numbers.dtype)
+    if memory not in low.masks:
+        low.masks[memory] = _meaning(numbers)
+    if low.masks[memory] == "all":
         return None, causal
-    if visible is not None and not causal and _is_causal(visible):
+    if low.masks[memory] == "causal" and not causal:
         return None, True
     return low.value(mask), causal
+
+
+def _meaning(mask: torch.Tensor) -> Literal["all", "causal", "other"]:
+    visible = visibility(mask)
+    if visible is None:
+        return "other"
+    if bool(visible.all()):
+        return "all"
+    return "causal" if _is_causal(visible) else "other"
 
 
 def visibility(mask: torch.Tensor) -> torch.Tensor | None:

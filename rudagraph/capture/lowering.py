@@ -7,7 +7,7 @@ dtype and shape that the trace gave the node.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 from typing import cast as typed
 
@@ -39,6 +39,7 @@ class Lowering:
         self.name = ""  # of the node being lowered
         self.names: tuple[str, ...] = ()  # of its results, where it has several
         self.key_name = "key"
+        self.masks: dict[Hashable, str] = {}  # what constant masks say, by the memory they are in
         self._casts: dict[tuple[Value, DType], Value] = {}
         self._constants: dict[fx.Node, Value] = {}
         self._key: Value | None = None

@@ -38,6 +38,7 @@ _MOST_POINTERS = 28
 _SMALL = 1 << 16
 # How many earlier readers of a value a group is offered to.
 _NEAREST = 4
+_COSTLY = Tag.EXPENSIVE | Tag.RANDOM
 
 
 def fuse(graph: Graph) -> Graph:
@@ -71,24 +72,22 @@ class _Fuser:
         self.home: dict[Value, int] = {}  # the node that gives the value
         self.readers: dict[Value, list[int]] = {}  # nodes that read it, through inlined ops too
         self.read: list[tuple[Value, ...]] = []  # per node
+        self.groups: dict[int, _Group] = {}
+        domains = [domain_of(op) for op in graph.ops]
         in_memory = set(self.outputs)
-        for op in graph.ops:
-            if domain_of(op) is None:
+        for op, domain in zip(graph.ops, domains, strict=True):
+            if domain is None:
                 in_memory.update(op.inputs)
         edges: list[tuple[int, int]] = []
-        for op in graph.ops:
+        for op, domain in zip(graph.ops, domains, strict=True):
             if op.results[0] in self.inlined and op.results[0] not in in_memory:
                 continue
-            fits = domain_of(op) is not None
-            edges += self._add_node(op, values_read(op, self.inlined) if fits else op.inputs)
+            if domain is not None:
+                folds = fold_of(op) in (Fold.ROWS, Fold.COLUMNS)
+                self.groups[len(self.nodes)] = _Group(domain, 1, folds, has(op, _COSTLY))
+            read = op.inputs if domain is None else values_read(op, self.inlined)
+            edges += self._add_node(op, read)
         self.regions = Regions(len(self.nodes), edges)
-        self.groups: dict[int, _Group] = {}
-        for node, member in enumerate(self.nodes):
-            domain = None if member is None else domain_of(member)
-            if member is not None and domain is not None:
-                costly = has(member, Tag.EXPENSIVE | Tag.RANDOM)
-                folds = fold_of(member) in (Fold.ROWS, Fold.COLUMNS)
-                self.groups[node] = _Group(domain, 1, folds, costly)
 
     def _add_node(self, op: Op, read: tuple[Value, ...]) -> Iterator[tuple[int, int]]:
         node = len(self.nodes)
@@ -216,7 +215,7 @@ def inlined_ops(graph: Graph) -> dict[Value, Op]:
     found: dict[Value, Op] = {}
     given = {port.value for port in graph.inputs}
     for op in graph.ops:
-        if not is_elementwise(op) or has(op, Tag.EXPENSIVE | Tag.RANDOM):
+        if not is_elementwise(op) or has(op, _COSTLY):
             continue
         result = op.result
         if has(op, Tag.CREATION) or _is_widening(op):

@@ -8,6 +8,7 @@ kernel is generated and compiled once.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from rudagraph.ir.graph import Graph, Location, Op, Operand, Port, Role, Value
 
 Inlined = Mapping[Value, Op]
+_COUNTERS = re.compile(r"(_\d+)\.\d+(?=\.|$)")
 
 
 def values_read(op: Op, inlined: Inlined) -> tuple[Value, ...]:
@@ -89,9 +91,7 @@ class _Renamer:
             for operand in op.operands
         )
         results = tuple(self.rename(value, op.opcode) for value in op.results)
-        return replace(
-            op, operands=operands, results=results, location=canonical_location(op.location)
-        )
+        return Op(op.opcode, operands, results, op.attributes, canonical_location(op.location))
 
 
 def canonical_name(name: str, otherwise: str = "value", most: int = 3) -> str:
@@ -103,8 +103,8 @@ def canonical_name(name: str, otherwise: str = "value", most: int = 3) -> str:
     if name.startswith("grad."):
         return f"grad.{canonical_name(name.removeprefix('grad.'), otherwise, most + 1)}"
     # A digit after a counter is one more counter, not an index: add_2.2.turned is add.turned.
-    parts = re.sub(r"(_\d+)\.\d+(?=\.|$)", r"\1", name).split(".")
-    parts = [re.sub(r"_\d+$", "", part) for part in parts]
+    parts = _COUNTERS.sub(r"\1", name).split(".")
+    parts = [_without_counter(part) for part in parts]
     while len(parts) > 1 and parts[-1].isdigit():
         parts.pop()
     for index in reversed(range(len(parts))):
@@ -114,6 +114,12 @@ def canonical_name(name: str, otherwise: str = "value", most: int = 3) -> str:
     return ".".join(part for part in parts[-most:] if part) or otherwise
 
 
+@functools.lru_cache(maxsize=1 << 14)
+def _without_counter(part: str) -> str:
+    return re.sub(r"_\d+$", "", part)
+
+
+@functools.lru_cache(maxsize=1 << 14)
 def canonical_location(location: Location) -> Location:
     """The same for equal layers: indices of the module path are stars."""
     module = ".".join("*" if part.isdigit() else part for part in location.module.split("."))

@@ -11,11 +11,12 @@ import enum
 from typing import cast as typed
 
 from rudagraph.ir.graph import Op
-from rudagraph.ir.ops import Tag, has
+from rudagraph.ir.ops import Tag, opcodes
 
 Shape = tuple[int, ...]
 
-_ELEMENTWISE = Tag.POINTWISE | Tag.CREATION
+_ELEMENTWISE = opcodes(Tag.POINTWISE | Tag.CREATION) | {"bernoulli"}
+_REDUCTIONS = opcodes(Tag.REDUCTION)
 # Reductions a kernel can do along a row.
 _ALONG_ROWS = frozenset(("sum", "mean", "amax", "amin"))
 # And over all elements; over columns only sums.
@@ -31,12 +32,12 @@ class Fold(enum.Enum):
 
 
 def is_elementwise(op: Op) -> bool:
-    return has(op, _ELEMENTWISE) or op.opcode == "bernoulli"
+    return op.opcode in _ELEMENTWISE
 
 
 def fold_of(op: Op) -> Fold | None:
     """How a kernel does this reduction; None where it cannot."""
-    if not has(op, Tag.REDUCTION):
+    if op.opcode not in _REDUCTIONS:
         return None
     shape = op.inputs[0].type.shape
     axes, last = typed(Shape, op["axes"]), len(shape) - 1

@@ -44,7 +44,7 @@ def _configurations(
     path: str, table: dict[str, Any], seen: set[int], depth: int
 ) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     for name, value in table.items():
-        if name in NO_PART_OF_FORWARD or not _is_configuration(name, value):
+        if name in INTERNAL or name in NO_PART_OF_FORWARD or not _is_configuration(name, value):
             continue
         attributes = getattr(value, "__dict__", None)
         if id(value) in seen or not isinstance(attributes, dict) or depth >= _DEEPEST:
