@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from rudagraph.capture import capture
 from rudagraph.errors import UnsupportedError, UsageError
-from tests.capture.support import assert_same, eager, run
+from tests.capture.support import Step, assert_same, eager, run
 
 # PyTorch's own samples import expecttest, which not every machine has.
 op_db = pytest.importorskip(
@@ -77,4 +78,53 @@ def test_samples(op: Any, dtype: torch.dtype) -> None:
             assert error.hint
             continue
         got = run(captured, model, args, sample.kwargs)
-        assert_same(got, want, *TOLERANCES.get(dtype, (1e-5, 1e-5)))
+        tolerance = TOLERANCES.get(dtype, (1e-5, 1e-5))
+        if dtype is torch.bfloat16 and not _agree(got, want, tolerance):
+            want = _without_losses(want, eager(model, *_doubled((args, sample.kwargs))), tolerance)
+        assert_same(got, want, *tolerance)
+
+
+def _agree(got: Step, want: Step, tolerance: tuple[float, float]) -> bool:
+    try:
+        assert_same(got, want, *tolerance)
+    except AssertionError:
+        return False
+    return True
+
+
+def _doubled(values: Any) -> Any:
+    """The same numbers in FP64."""
+
+    def double(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        return value.detach().double().requires_grad_(value.requires_grad)
+
+    return tree_map(double, values)
+
+
+def _without_losses(want: Step, exact: Step, tolerance: tuple[float, float]) -> Step:
+    """Eager's values, but those of FP64 where eager's own roundings lose more than is allowed.
+
+    It rounds each of many terms before it adds them up, and they may cancel: the gradient of an
+    instance norm's weight is nothing but what was lost.
+    """
+    rtol, atol = tolerance
+    parts = []
+    for lossy, right in zip(want, exact, strict=True):
+        part = {name: value.detach().clone() for name, value in lossy.items()}
+        for name, value in part.items():
+            reference = right[name].detach().to(value.dtype)
+            lost = ~torch.isclose(value, reference, rtol=rtol, atol=atol, equal_nan=True)
+            part[name] = torch.where(lost, reference, value)
+        parts.append(part)
+    return Step(*parts)
+
+
+def test_what_eager_loses_in_bf16_is_held_against_fp64() -> None:
+    lossy = {"y": torch.tensor([0.5, 2.0], dtype=torch.bfloat16)}
+    exact = {"y": torch.tensor([0.0, 2.001], dtype=torch.float64)}
+    want = _without_losses(Step(lossy, {}, {}), Step(exact, {}, {}), (3e-2, 3e-2))
+    assert want.results["y"].tolist() == [0.0, 2.0]
+    assert _agree(Step({"y": torch.tensor([0.0, 2.0]).bfloat16()}, {}, {}), want, (3e-2, 3e-2))
+    assert not _agree(Step({"y": torch.tensor([0.5, 2.0]).bfloat16()}, {}, {}), want, (3e-2, 3e-2))
