@@ -253,5 +253,19 @@ def _refuse_wrapper(tensor: torch.Tensor, path: str) -> None:
     )
 
 
+def refuse_overlap(
+    path: str, leaves: list[torch.Tensor], place: int, weights: list[torch.Tensor]
+) -> None:
+    """An argument that forward changes must not share memory with anything else."""
+    storage = leaves[place].untyped_storage().data_ptr()
+    others = [*leaves[:place], *leaves[place + 1 :], *weights]
+    if any(other.untyped_storage().data_ptr() == storage for other in others):
+        raise ContractError(
+            f"argument {path} is changed in place and shares memory (an alias) with another tensor",
+            f"argument {path}",
+            "pass a copy: .clone()",
+        )
+
+
 def _paths(arguments: Sequence[tuple[str, Tree]]) -> list[str]:
     return [leaf.path for _, tree in arguments for leaf in tensor_leaves(tree)]

@@ -15,6 +15,7 @@ import torch
 
 from rudagraph.errors import UsageError
 from rudagraph.runtime.executor import Executor
+from rudagraph.runtime.wiring import picker
 
 Tensor = torch.Tensor
 
@@ -39,8 +40,8 @@ class Bridge:
         paths = {leaf.path: place for place, leaf in enumerate(program.contract.leaves)}
         targets = [target for target, *_ in executor.wiring.gradients]
         arguments = [t.removeprefix("argument:") for t in targets if t.startswith("argument:")]
-        self.leaf_places = [paths[path] for path in arguments]
-        self.weight_places = [weight_index[target] for target in targets[len(arguments) :]]
+        self.own_leaves = picker([paths[path] for path in arguments])
+        self.own_weights = picker([weight_index[target] for target in targets[len(arguments) :]])
         leaves = program.template.leaves
         self.fixed = [place for place, leaf in enumerate(leaves) if not leaf.requires_grad]
         self.differentiable = bool(targets) and len(self.fixed) < len(leaves)
@@ -50,9 +51,10 @@ class Bridge:
         grad = self.differentiable and torch.is_grad_enabled()
         with _undisturbed(self.executor.device.type):
             if grad:
-                inputs = [leaves[place] for place in self.leaf_places]
-                inputs += [weights[place] for place in self.weight_places]
-                results: Sequence[Tensor] = _apply(Call(self, leaves, weights), *inputs)
+                call = Call(self, leaves, weights)
+                results: Sequence[Tensor] = _apply(
+                    call, *self.own_leaves(leaves), *self.own_weights(weights)
+                )
                 return results
             with torch.no_grad():
                 return self.executor.forward(leaves, weights, keep=False).results

@@ -208,6 +208,7 @@ class Frame:
         self.address = self.block.buffer_info()[0]
         self.tensors: list[Any] = [None] * len(table.slots)
         self._flags, self.errors = device.flags(len(table.plan.errors))
+        self.no_errors = self.errors.tobytes()  # a call compares bytes in a tenth of the time
         self.pointers: list[int] = []  # of the weights, as bound
         self.weights: list[Tensor] = []  # aliases of them: memory stays while it is pointed at
         self.copied: dict[int, Tensor] = {}  # row-major copies of weights, by buffer

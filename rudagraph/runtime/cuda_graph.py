@@ -1,10 +1,9 @@
 """CUDA graphs of a frame: each entry is captured once and replayed by one call of the driver.
 
-A graph's addresses are fixed. So arguments and upstream gradients are copied into buffers of ours
-(large ones are read where they are as long as they come from one address), and what is returned
-lies in memory that the graph writes on every replay. Before each replay the use counts of that
-memory are asked: if the caller still holds something, another pair of graphs, with memory of its
-own, takes over. Invariant: nothing that a caller holds is overwritten.
+A graph's addresses are fixed: `Inputs` brings arguments and upstream gradients there, and what is
+returned lies in memory that the graph writes on every replay. Before each replay the use counts of
+that memory are asked: if the caller still holds something, another pair of graphs, with memory of
+its own, takes over. Invariant: nothing that a caller holds is overwritten.
 
     forward graph -> results, residuals -> backward graph -> gradients       one Pair
 
@@ -30,15 +29,14 @@ from rudagraph.errors import RudagraphError
 from rudagraph.runtime.buffers import Frame
 from rudagraph.runtime.devices import CAPTURES
 from rudagraph.runtime.entries import BoundEntry
+from rudagraph.runtime.inputs import SMALL, Inputs
 from rudagraph.runtime.wiring import Wiring
 from rudagraph.schedule.plan import BufferKind
 
 Tensor = torch.Tensor
 _LOG = logging.getLogger(__name__)
 
-# Below, copying costs no more than a launch: results are handed out as copies, so that a list of
-# losses does not hold the graph's memory; inputs are always copied.
-SMALL = 1 << 20
+_use_count = torch._C._storage_Use_Count
 # Gradients that accumulate hold the memory of one pair while the other runs.
 MOST_PAIRS = 2
 
@@ -74,7 +72,7 @@ class Captured:
         ]
 
     def _uses(self) -> list[int]:
-        return list(map(torch._C._storage_Use_Count, self._handles))
+        return list(map(_use_count, self._handles))
 
 
 class Pair:
@@ -129,9 +127,7 @@ class Graphs:
         self._ran_forward = False
         self._accumulates = False
         self._gradients_apart = False
-        self._staged: dict[int, Tensor] = {}
-        self._fixed: dict[int, int] = {}  # addresses of large inputs
-        self._moving: set[int] = set()  # large inputs that come from several addresses
+        self._inputs = Inputs(wiring.plan, self._drop)
         self._residuals = sorted(set(wiring.dynamic) - set(wiring.forgotten))
         self._written = {buffer for _, buffer in wiring.written_arguments}
         self._changed_weights = [
@@ -140,6 +136,7 @@ class Graphs:
             if buffer in wiring.written_weights
         ]
         plan = wiring.plan
+        # Small results are handed out as copies: a list of losses does not hold a graph's memory.
         small = [view.type.bytes <= SMALL for view in wiring.result_views]
         self._result_copies = [
             position in wiring.own_copies or small[position] for position in range(len(small))
@@ -153,8 +150,11 @@ class Graphs:
 
     def reset(self) -> None:
         """What the graphs point at has moved."""
+        self._drop()
+        self._inputs.forget_addresses()
+
+    def _drop(self) -> None:
         self.pairs = []
-        self._fixed = {}
 
     # ---- forward
 
@@ -163,40 +163,38 @@ class Graphs:
         if self.refused or not self._ran_forward:
             self._ran_forward = True  # directly, as what follows: libraries are set up then
             return None
-        frame, wiring = self.frame, self.wiring
-        written = self._written
-        inputs: list[tuple[int, Tensor]] = []
-        for place, buffer in wiring.arguments:
-            leaf = leaves[place].detach()
-            if buffer in written or not frame.device.lies_well(leaf):
-                self._moving.add(buffer)
-            inputs.append((buffer, leaf))
-        sources = self._stage(inputs)
-        if sources is None:
-            self.reset()
-            sources = self._stage(inputs)
-            assert sources is not None
+        lies_well = self.frame.device.lies_well
+        inputs = [(buffer, leaves[place]) for place, buffer in self.wiring.arguments]
+        apart = [b for b, leaf in inputs if b in self._written or not lies_well(leaf)]
+        sources = self._inputs.bring(inputs, apart)
         pair = self._choose()
         if pair is None:
             return None
         if pair.forward is None:
+            self._capture_forward(pair, sources)
+            if pair.forward is None:
+                return None
+        for buffer in apart:
+            copies[buffer] = self._inputs.copies[buffer]
+        results = pair.forward.replay()
+        for position in self._changed_weights:
+            torch.autograd.graph.increment_version(self.frame.weights[position])
+        return pair, results
+
+    def _capture_forward(self, pair: Pair, sources: list[tuple[int, Tensor]]) -> None:
+        frame, wiring = self.frame, self.wiring
+        try:
             for buffer, tensor in sources:
-                frame.bind(buffer, tensor)
+                frame.bind(buffer, tensor.detach())
             copied = self._result_copies
             pair.forward = self._capture(frame.forward, wiring.result_slots, copied, pair.pool)
             if pair.forward is None:
-                return None
+                return
             pair.keep(frame, self._residuals)
+        finally:
             frame.forget(wiring.dynamic_slots)
-            pair.forward.settle()
-            self.pairs.append(pair)
-        for (buffer, leaf), (_, source) in zip(inputs, sources, strict=True):
-            if buffer in written or not frame.device.lies_well(leaf):
-                copies[buffer] = source
-        results = pair.forward.replay()
-        for position in self._changed_weights:
-            torch.autograd.graph.increment_version(frame.weights[position])
-        return pair, results
+        pair.forward.settle()
+        self.pairs.append(pair)
 
     def _choose(self) -> Pair | None:
         for pair in self.pairs:
@@ -226,62 +224,40 @@ class Graphs:
             self._accumulates = True
             self.spare_uses += 1
             return None
-        sources = self._stage(tangents)
-        if sources is None:
-            self.reset()
+        sources = self._inputs.bring(tangents)
+        if pair not in self.pairs:
             return None
         if pair.backward is None:
-            if pair not in self.pairs:
-                return None
-            bind_saved()
-            self._capture_backward(pair, sources)
+            self._capture_backward(pair, sources, bind_saved)
             if pair.backward is None:
                 return None
         return pair.backward.replay()
 
-    def _capture_backward(self, pair: Pair, tangents: list[tuple[int, Tensor]]) -> None:
+    def _capture_backward(
+        self, pair: Pair, tangents: list[tuple[int, Tensor]], bind_saved: Callable[[], None]
+    ) -> None:
         frame, wiring = self.frame, self.wiring
         assert pair.forward is not None
-        for _, buffer in wiring.saved_arguments:
-            if buffer in self._staged:
-                frame.bind(buffer, self._staged[buffer])
-        for position, buffer in wiring.saved_results:
-            frame.bind_root(buffer, wiring.result_views[position], pair.forward.returned[position])
-        for buffer, tensor in tangents:
-            frame.bind(buffer, tensor)
-        pair.restore(frame)
-        pair.disown()
-        slots, copied = wiring.gradient_slots, self._gradient_copies
-        pair.backward = self._capture(frame.backward, slots, copied, pair.backward_pool)
-        frame.forget(wiring.dynamic_slots)
+        try:
+            bind_saved()
+            for _, buffer in wiring.saved_arguments:
+                if buffer in self._inputs.copies:
+                    frame.bind(buffer, self._inputs.copies[buffer])
+            for position, buffer in wiring.saved_results:
+                result = pair.forward.returned[position]
+                frame.bind_root(buffer, wiring.result_views[position], result)
+            for buffer, tensor in tangents:
+                frame.bind(buffer, tensor)
+            pair.restore(frame)
+            pair.disown()
+            slots, copied = wiring.gradient_slots, self._gradient_copies
+            pair.backward = self._capture(frame.backward, slots, copied, pair.backward_pool)
+        finally:
+            frame.forget(wiring.dynamic_slots)
         if pair.backward is not None:
             pair.backward.settle()
 
     # ---- both
-
-    def _stage(self, inputs: list[tuple[int, Tensor]]) -> list[tuple[int, Tensor]] | None:
-        """Where the graphs find their inputs; None if a large one has moved."""
-        sources: list[tuple[int, Tensor]] = []
-        copies: list[tuple[Tensor, Tensor]] = []
-        for buffer, tensor in inputs:
-            if tensor.nbytes > SMALL and buffer not in self._moving:
-                pointer = tensor.data_ptr()
-                if self._fixed.setdefault(buffer, pointer) != pointer:
-                    self._moving.add(buffer)
-                    return None
-                sources.append((buffer, tensor))
-                continue
-            staged = self._staged.get(buffer)
-            if staged is None:
-                staged = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-                self._staged[buffer] = staged
-            copies.append((staged, tensor))
-            sources.append((buffer, staged))
-        if len(copies) == 1:
-            copies[0][0].copy_(copies[0][1])
-        elif copies:
-            torch._foreach_copy_([to for to, _ in copies], [of for _, of in copies])
-        return sources
 
     def _capture(
         self, entry: BoundEntry, slots: Sequence[int], copied: list[bool], pool: Any
@@ -296,7 +272,6 @@ class Graphs:
             self.refused = str(error)
             _LOG.warning("no CUDA graph of this step, its kernels are launched: %s", error)
             self.reset()
-            frame.forget(self.wiring.dynamic_slots)
             return None
         return Captured(graph, [frame.tensors[slot] for slot in slots], copied)
 

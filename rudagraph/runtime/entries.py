@@ -344,7 +344,7 @@ def _check_errors(plan: EntryPlan, frame: Frame) -> Step:
 def raise_errors(plan: Plan, frame: Frame) -> None:
     """The error that a kernel has reported, if any."""
     flags = frame.errors
-    if not flags[:, 0].any():
+    if flags.tobytes() == frame.no_errors or not flags[:, 0].any():
         return
     index = int(flags[:, 0].nonzero()[0][0])
     value = int(flags[index, 1])

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from rudagraph.errors import ContractError, RudagraphError, UsageError
+from rudagraph.errors import RudagraphError, UsageError
 from rudagraph.ir.torch_types import to_torch_dtype
+from rudagraph.runtime.arguments import refuse_overlap
 from rudagraph.runtime.buffers import Frame, PointerTable, Slot, Slots
 from rudagraph.runtime.cuda_graph import Graphs, Pair
 from rudagraph.runtime.devices import device_of
@@ -101,35 +102,38 @@ class Executor:
         slot = self.slots.for_training() if keep else self.slots.for_evaluation()
         frame = self._frame(slot, weights)
         pending = Pending(frame)
-        forgotten = wiring.dynamic_slots
         try:
             for place, _ in wiring.written_arguments:
-                _refuse_overlap(self.program.contract.leaves[place].path, leaves, place, weights)
+                refuse_overlap(self.program.contract.leaves[place].path, leaves, place, weights)
             if wiring.keys:
                 self.device.draw(frame.key)
             begun = frame.graphs and frame.graphs.forward(pending.copies, leaves)
             if begun:
                 pending.pair, pending.results = begun
             else:
-                pending.results = self._forward_directly(pending, leaves)
+                pending.results = self._forward_directly(pending, leaves, keep)
             self._write_back(pending, leaves, weights)
             if keep:
                 self._keep(pending, leaves)
-                forgotten = wiring.forgotten_slots
         finally:
-            frame.forget(forgotten)
             if not keep:
                 self.slots.left(slot)
         return pending
 
-    def _forward_directly(self, pending: Pending, leaves: list[Tensor]) -> list[Tensor]:
+    def _forward_directly(self, pending: Pending, leaves: list[Tensor], keep: bool) -> list[Tensor]:
         frame, wiring = pending.frame, self.wiring
-        self._bind_arguments(pending, leaves)
-        self._run(frame.forward)
-        results = [frame.tensors[number] for number in wiring.result_slots]
-        for position in wiring.own_copies:
-            results[position] = results[position].clone()
-        return results
+        forgotten = wiring.dynamic_slots
+        try:
+            self._bind_arguments(pending, leaves)
+            self._run(frame.forward)
+            results = [frame.tensors[number] for number in wiring.result_slots]
+            for position in wiring.own_copies:
+                results[position] = results[position].clone()
+            if keep:
+                forgotten = wiring.forgotten_slots
+            return results
+        finally:
+            frame.forget(forgotten)
 
     def _frame(self, slot: Slot, weights: list[Tensor]) -> Frame:
         self.slots.enter(slot, self.program.plan.arena_bytes, self.device)
@@ -274,25 +278,33 @@ class Executor:
                 bind = partial(self._bind_saved, pending, saved)
                 gradients = frame.graphs.backward(pending.pair, upstream, bind)
             if gradients is None:
-                if pending.pair is not None:
-                    pending.pair.restore(frame)
-                self._bind_saved(pending, saved)
-                for buffer, tangent in upstream:
-                    frame.bind(buffer, tangent)
-                self._run(frame.backward)
-                if frame.graphs is not None:
-                    frame.graphs.ran_backward = True
-                gradients = self._gradients(frame)
+                gradients = self._backward_directly(pending, saved, upstream)
             return self._reached(gradients, tangents)
         finally:
-            if retain:
-                frame.forget(self.wiring.forgotten_slots)
-            else:
-                frame.forget(self.wiring.dynamic_slots)
+            if not retain:
                 frame.slot.release()
                 pending.generation = _FREED
                 pending.copies = {}
                 pending.weights = ()
+
+    def _backward_directly(
+        self, pending: Pending, saved: Sequence[Tensor], upstream: list[tuple[int, Tensor]]
+    ) -> list[Tensor | None]:
+        frame, wiring = pending.frame, self.wiring
+        # What a graph's forward left is in its pair; what a direct one left is in the frame only.
+        stays = frame.retained and pending.pair is None
+        try:
+            if pending.pair is not None:
+                pending.pair.restore(frame)
+            self._bind_saved(pending, saved)
+            for buffer, tangent in upstream:
+                frame.bind(buffer, tangent)
+            self._run(frame.backward)
+            if frame.graphs is not None:
+                frame.graphs.ran_backward = True
+            return self._gradients(frame)
+        finally:
+            frame.forget(wiring.forgotten_slots if stays else wiring.dynamic_slots)
 
     def refuse_freed(self, pending: Pending) -> None:
         """Two outputs that share nothing in eager still share the one backward of a step."""
@@ -375,15 +387,3 @@ class Executor:
             raise
         except (IndexError, RuntimeError, ValueError, TypeError) as error:
             raise located(entry, step, error) from error
-
-
-def _refuse_overlap(path: str, leaves: list[Tensor], place: int, weights: list[Tensor]) -> None:
-    """An argument that forward changes must not share memory with anything else."""
-    storage = leaves[place].untyped_storage().data_ptr()
-    others = [*leaves[:place], *leaves[place + 1 :], *weights]
-    if any(other.untyped_storage().data_ptr() == storage for other in others):
-        raise ContractError(
-            f"argument {path} is changed in place and shares memory (an alias) with another tensor",
-            f"argument {path}",
-            "pass a copy: .clone()",
-        )
