@@ -7,13 +7,18 @@ returns, so that kernels run beside it. Kernels are launched one after another a
 it. A replayed forward, without the contract check, may take 60 µs and 1 µs a parameter, as on a
 CPU, and 25 µs more; backward 60 µs, 3 µs a parameter, and 25 µs more. Beside them stands what an
 autograd Function takes that has the same inputs, hands out the same tensors and does nothing.
+Backward is timed once more under `torch.autograd.set_multithreading_enabled(False)`, where autograd
+stays in the calling thread instead of handing each of a GPU's nodes to another.
+
+Actions take turns, because a host's clock changes within seconds by a factor of two, and each
+follows a call of its own kind: the check is timed after a whole forward, as it is met in the next
+one, and what it takes there is taken off that very turn's forward.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -48,14 +53,16 @@ class HandOut(torch.autograd.Function):
         return tuple([tensor.data for tensor in HandOut.gradients])
 
 
-def seconds(action: Action, repeats: int, before: Action) -> list[float]:
-    found = []
+def seconds(turns: Sequence[tuple[Action, Action]], repeats: int) -> list[list[float]]:
+    """Seconds of each action after its preparation; the actions take turns."""
+    found: list[list[float]] = [[] for _ in turns]
     for _ in range(repeats):
-        before()
-        torch.cuda.synchronize()
-        start = time.perf_counter_ns()
-        action()
-        found.append((time.perf_counter_ns() - start) / 1e9)
+        for (before, action), taken in zip(turns, found, strict=True):
+            before()
+            torch.cuda.synchronize()
+            start = time.perf_counter_ns()
+            action()
+            taken.append((time.perf_counter_ns() - start) / 1e9)
     return found
 
 
@@ -100,31 +107,68 @@ class Calls:
             for kernel in kernels:
                 kernel()
 
-        every = seconds(launch_all, repeats, lambda: None)
+        (every,) = seconds([(lambda: None, launch_all)], repeats)
         return [value / len(kernels) for value in every], len(kernels)
 
-    def check(self, repeats: int) -> list[float]:
+    def forwards(self, repeats: int) -> list[list[float]]:
+        """Seconds of the contract check, of a whole forward, and of autograd's part alone."""
+
+        def after(call: Callable[[], Tensor]) -> Action:
+            def prepare() -> None:
+                self.drop()
+                call()
+
+            return prepare
+
+        def keep(call: Callable[[], Tensor]) -> Action:
+            return lambda: setattr(self, "loss", call())
+
         return seconds(
-            lambda: check_contract(self.step, self.signature, self.batch), repeats, lambda: None
+            [
+                (after(self.forward), self.check),
+                (after(self.forward), keep(self.forward)),
+                (after(self.bare), keep(self.bare)),
+            ],
+            repeats,
         )
 
-    def forwards(self, call: Callable[[], Tensor], repeats: int) -> list[float]:
-        def keep() -> None:
-            self.loss = call()
+    def backwards(self, repeats: int) -> list[list[float]]:
+        """Seconds of a whole backward, of autograd's part alone, and of both in one thread."""
 
-        return seconds(keep, repeats, self.drop)
+        def after(call: Callable[[], Tensor]) -> Action:
+            def prepare() -> None:
+                self.clear()
+                self.loss = call()
 
-    def backwards(self, call: Callable[[], Tensor], repeats: int) -> list[float]:
-        def prepare() -> None:
-            self.clear()
-            self.loss = call()
+            return prepare
 
-        return seconds(lambda: self.loss.backward(), repeats, prepare)
+        def backward() -> None:
+            self.loss.backward()
+
+        def in_this_thread() -> None:
+            with torch.autograd.set_multithreading_enabled(False):
+                self.loss.backward()
+
+        return seconds(
+            [
+                (after(call), action)
+                for action in (backward, in_this_thread)
+                for call in (self.forward, self.bare)
+            ],
+            repeats,
+        )
+
+    def check(self) -> None:
+        assert check_contract(self.step, self.signature, self.batch)
 
     def drop(self) -> None:
+        """Nothing that a step has returned is held afterwards."""
         self.clear()
-        del self.loss
         self.loss = HandOut.results[0]
+
+    def allowed(self, entry: str) -> float:
+        """Milliseconds that a replayed entry may take."""
+        return CALL_MS + PARAMETER_MS[entry] * len(self.parameters) + REPLAY_MS
 
     def bare(self) -> Tensor:
         results: tuple[Tensor, ...] = HandOut.apply(*self.parameters)
@@ -141,17 +185,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.collect()
     gc.disable()
     launches, kernels = calls.launch(repeats)
-    check = calls.check(repeats)
-    results = [_result("launch", "one kernel outside a graph", launches, KERNEL_MS)]
-    results.append(_result("call", "contract check", check))
-    for name, measure, taken in (
-        ("forward", calls.forwards, statistics.median(check)),
-        ("backward", calls.backwards, 0.0),
-    ):
-        whole = [value - taken for value in measure(calls.forward, repeats)]
-        allowed = CALL_MS + PARAMETER_MS[name] * len(calls.parameters) + REPLAY_MS
-        results.append(_result(name, "replayed", whole, allowed))
-        results.append(_result(name, "autograd alone", measure(calls.bare, repeats)))
+    check, whole, alone = calls.forwards(repeats)
+    forward = [taken - checked for taken, checked in zip(whole, check, strict=True)]
+    backwards = calls.backwards(repeats)
+    results = [
+        _result("launch", "one kernel outside a graph", launches, KERNEL_MS),
+        _result("call", "contract check", check),
+        _result("forward", "replayed", forward, calls.allowed("forward")),
+        _result("forward", "autograd alone", alone),
+        _result("backward", "replayed", backwards[0], calls.allowed("backward")),
+        _result("backward", "autograd alone", backwards[1]),
+        _result("backward", "replayed, one thread", backwards[2]),
+        _result("backward", "autograd alone, one thread", backwards[3]),
+    ]
     gc.enable()
     print_table("gpu_calls: milliseconds of the host", results)
     print(f"{len(calls.parameters)} parameters, {kernels} kernels in forward")

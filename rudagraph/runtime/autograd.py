@@ -91,12 +91,11 @@ class _Step(torch.autograd.Function):
                 "backward of a step",
                 "call it once for each, or differentiate step.model(...)",
             )
+        executor, pending = ctx.executor, ctx.pending
         # Before autograd says the same of its saved tensors, but not of a step.
-        ctx.executor.refuse_freed(ctx.pending)
-        with _undisturbed(ctx.executor.device.type):
-            gradients = ctx.executor.backward(
-                ctx.pending, ctx.saved_tensors, tangents, _graph_is_kept()
-            )
+        executor.refuse_freed(pending)
+        with _undisturbed(executor.device.type):
+            gradients = executor.backward(pending, ctx.saved_tensors, tangents, _graph_is_kept())
             return (None, *gradients)
 
 
