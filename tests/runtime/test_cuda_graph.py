@@ -222,6 +222,17 @@ def test_no_grad_and_retained_graphs_in_between() -> None:
         assert_close(gradients(model), want)
 
 
+@pytest.mark.parametrize("retained", [False, True])
+def test_a_frame_holds_nothing_of_a_replayed_call(retained: bool) -> None:
+    model, step, batches = made()
+    executor = step._signatures[0].executor
+    for x, y in batches:
+        model.zero_grad()
+        step(x, y)[0].backward(retain_graph=retained)
+    (frame,) = executor._frames.values()
+    assert [slot for slot in executor.wiring.dynamic_slots if frame.tensors[slot] is not None] == []
+
+
 def test_two_forwards_in_flight() -> None:
     torch.manual_seed(0)
     model = Net().cuda()

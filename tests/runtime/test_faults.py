@@ -61,6 +61,18 @@ def test_an_op_of_backward_without_room(monkeypatch: pytest.MonkeyPatch) -> None
     torch.testing.assert_close(gradients(model, lambda: step(x).sum()), want)
 
 
+@pytest.mark.parametrize("entry", ["forward", "backward"])
+def test_a_step_that_fails_midway_holds_nothing_of_the_call(entry: str) -> None:
+    _, x, step = made()
+    executor = step._signatures[0].executor
+    step(x).sum().backward()
+    (frame,) = executor._frames.values()
+    getattr(frame, entry).steps[-1] = failing(torch.OutOfMemoryError("CUDA out of memory."))
+    with pytest.raises(OutOfMemoryError, match=f"{entry} of a step"):
+        step(x).sum().backward()
+    assert [slot for slot in executor.wiring.dynamic_slots if frame.tensors[slot] is not None] == []
+
+
 def test_other_errors_are_not_about_memory() -> None:
     assert not ran_out(ValueError("DefaultCPUAllocator"))
     assert not ran_out(RuntimeError("shapes do not fit"))
