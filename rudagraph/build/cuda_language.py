@@ -6,6 +6,7 @@ A literal takes its kind from a cast; integers use `add`, `sub`, `mul` (int64 in
 use operators). Beyond that: where the thread is, and `Vector` and `Tile` (see cuda_tile).
 """
 
+from rudagraph.build.cuda_bulk import BulkRing
 from rudagraph.build.cuda_math import (
     acos,
     asin,
@@ -108,6 +109,7 @@ from rudagraph.build.cuda_ring import Ring
 from rudagraph.build.cuda_threads import (
     block_count,
     block_index,
+    sleep,
     synchronise,
     thread_index,
     wait_for_previous,
@@ -136,6 +138,7 @@ nan = float("nan")
 
 __all__ = [
     "Block",
+    "BulkRing",
     "Ring",
     "Tile",
     "Vector",
@@ -236,6 +239,7 @@ __all__ = [
     "silu_backward",
     "sin",
     "sinh",
+    "sleep",
     "sqrt",
     "store_b8",
     "store_bf16",

@@ -122,6 +122,54 @@ def store_words(builder: Any, pointer: Any, words: Sequence[Any], size: int) -> 
         builder.store(value, _at(builder, pointer, offset, kind), align=step)
 
 
+def load_kept_words(builder: Any, pointer: Any, size: int) -> list[Any]:
+    """As `load_words`, of what L2 should keep before anything else, since others read it too."""
+    if size < 4:
+        return load_words(builder, pointer, size)
+    text = "createpolicy.fractional.L2::evict_last.b64 $0, 1.0;"
+    policy = raw_assembly(builder, text, "=l", _i64, [], False)
+    words: list[Any] = []
+    for offset, step in pieces(size):
+        count = step // 4
+        names = ", ".join(f"${index}" for index in range(count))
+        place, held = f"[${count}], ${count + 1};", f"{{{names}}}" if count > 1 else names
+        text = f"ld.global.L2::cache_hint{_lanes(count)}.u32 {held}, {place}"
+        kind = ir.LiteralStructType([_i32] * count) if count > 1 else _i32
+        constraints = "=r," * count + "l,l,~{memory}"
+        values = [_number(builder, pointer, offset), policy]
+        value = raw_assembly(builder, text, constraints, kind, values, True)
+        words += [builder.extract_value(value, i) for i in range(count)] if count > 1 else [value]
+    return words
+
+
+def store_streamed_words(builder: Any, pointer: Any, words: Sequence[Any], size: int) -> None:
+    """As `store_words`, of what L2 may give up first."""
+    if size < 4:
+        store_words(builder, pointer, words, size)
+        return
+    position = 0
+    for offset, step in pieces(size):
+        count = step // 4
+        names = ", ".join(f"${index + 1}" for index in range(count))
+        held = f"{{{names}}}" if count > 1 else names
+        text = f"st.global.cs{_lanes(count)}.u32 [$0], {held};"
+        part = list(words[position : position + count])
+        values = [_number(builder, pointer, offset), *part]
+        constraints = "l" + ",r" * count + ",~{memory}"
+        raw_assembly(builder, text, constraints, ir.VoidType(), values, True)
+        position += count
+
+
+def _lanes(count: int) -> str:
+    return f".v{count}" if count > 1 else ""
+
+
+def _number(builder: Any, pointer: Any, offset: int) -> Any:
+    """The address `offset` bytes behind a pointer, as an integer."""
+    address = builder.ptrtoint(pointer, _i64)
+    return builder.add(address, _i64(offset)) if offset else address
+
+
 def word_count(storage: Storage, count: int) -> int:
     return max(storage.size * count // 4, 1)
 

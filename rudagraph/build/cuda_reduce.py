@@ -194,19 +194,23 @@ def _half_of(lane: Scalar) -> Scalar:
     return Scalar(lane.builder, lane.builder.lshr(lane.value, _i32(4)), I32)
 
 
-def fold_warps(value: Scalar, fold: Fold, threads: int) -> Scalar:
+def fold_warps(values: Sequence[Scalar], fold: Fold, threads: int) -> list[Scalar]:
     """For each lane, over the block's warps in their order."""
-    builder = value.builder
+    builder = values[0].builder
     thread = register(builder, "tid.x")
-    buffer = _shared(value, threads)
-    builder.store(_stored(value), _slot(builder, buffer, thread))
+    buffers = [_shared(value, threads) for value in values]
+    for value, buffer in zip(values, buffers, strict=True):
+        builder.store(_stored(value), _slot(builder, buffer, thread))
     barrier(builder)
     lane = thread & (WARP - 1)
-    parts = []
-    for warp in range(threads // WARP):
-        part = builder.load(_slot(builder, buffer, lane + warp * WARP))
-        parts.append(_loaded(builder, part, value.kind))
-    return fold_registers(parts, fold)
+    totals = []
+    for value, buffer in zip(values, buffers, strict=True):
+        parts = []
+        for warp in range(threads // WARP):
+            part = builder.load(_slot(builder, buffer, lane + warp * WARP))
+            parts.append(_loaded(builder, part, value.kind))
+        totals.append(fold_registers(parts, fold))
+    return totals
 
 
 def fold_groups(

@@ -42,7 +42,7 @@ class Ring(Functions):
         def emit(
             builder: Any, slot: Argument, operand: Argument, pointer: Argument, offset: Argument
         ) -> None:
-            base = self._base(builder, slot, operand)
+            base = self._base(builder, slot, operand, storage)
             for index, place in enumerate(self.tile.places(builder)):
                 first = self.tile.first(builder, offset, place, None)
 
@@ -66,7 +66,7 @@ class Ring(Functions):
         words = self.tile.chunks * memory.word_count(storage, self.tile.length)
 
         def emit(builder: Any, slot: Argument, operand: Argument) -> Any:
-            base = self._base(builder, slot, operand)
+            base = self._base(builder, slot, operand, storage)
             result: list[Scalar] = []
             for index in range(self.tile.chunks):
                 for piece in range(self._pieces(storage)):
@@ -106,9 +106,13 @@ class Ring(Functions):
     def _block_threads(self) -> int:
         return self.tile.threads * self.tile.rows
 
-    def _base(self, builder: Any, slot: Argument, operand: Argument) -> Scalar:
-        """Where this thread's first piece of an operand lies; the operand is a constant."""
+    def _base(self, builder: Any, slot: Argument, operand: Argument, storage: Storage) -> Scalar:
+        """Where this thread's first piece of an operand lies."""
         thread = Scalar(builder, register(builder, "tid.x").value, U32)
+        return self._start(builder, slot, operand) + thread * _PIECE
+
+    def _start(self, builder: Any, slot: Argument, operand: Argument) -> Scalar:
+        """Where an operand begins in a slot; the operand is a constant."""
         number = number_of(builder, slot, I64).instruction("trunc", U32)
         address = builder.ptrtoint(self._memory(builder.module), _i64)
         start = Scalar(builder, builder.trunc(address, _i32), U32)
@@ -118,7 +122,7 @@ class Ring(Functions):
             is_it = index.equals(position)
             value = builder.select(is_it.value, _i64(offset), shift.value)
             shift = Scalar(builder, value, I64)
-        return start + number * self.slot_bytes + thread * _PIECE + shift.instruction("trunc", U32)
+        return start + number * self.slot_bytes + shift.instruction("trunc", U32)
 
     def _memory(self, module: ir.Module) -> Any:
         name = "rudagraph_dynamic"

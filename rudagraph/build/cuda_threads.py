@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rudagraph.build.cpu_emit import I64, VOID
+from rudagraph.build.cpu_emit import I64, U32, VOID
 from rudagraph.build.cuda_emit import Intrinsic, raw_assembly
 from rudagraph.build.cuda_reduce import barrier, register
 
@@ -43,5 +43,15 @@ def _wait_for_previous() -> Any:
     return VOID.numba(), emit
 
 
+def _sleep(nanoseconds: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        word = builder.trunc(values[0], U32.llvm)
+        raw_assembly(builder, "nanosleep.u32 $0;", "r,~{memory}", VOID.llvm, [word], True)
+        return context.get_dummy_value()
+
+    return VOID.numba(I64.numba), emit
+
+
+sleep = Intrinsic("sleep", ["nanoseconds"], _sleep)
 wait_for_previous = Intrinsic("wait_for_previous", [], _wait_for_previous)
 synchronise = Intrinsic("synchronise", [], _synchronise)

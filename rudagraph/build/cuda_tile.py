@@ -15,8 +15,8 @@ from llvmlite import ir
 from numba.core.errors import TypingError
 
 from rudagraph.build import cuda_memory as memory
-from rudagraph.build.cpu_emit import I64, VOID, Kind, Scalar, select
-from rudagraph.build.cuda_emit import Intrinsic, element_kind, elements, pack, raw_assembly
+from rudagraph.build.cpu_emit import I32, I64, VOID, Kind, Scalar, select
+from rudagraph.build.cuda_emit import Intrinsic, element_kind, elements, is_tile, pack, raw_assembly
 from rudagraph.build.cuda_functions import (
     Argument,
     Functions,
@@ -41,6 +41,8 @@ from rudagraph.build.cuda_reduce import (
     shared_array,
 )
 from rudagraph.build.cuda_vector import Vector
+
+_PIECE = 16
 
 
 class Tile(Vector):
@@ -182,6 +184,29 @@ class Tile(Vector):
         names = " ".join(f"values_{index}" for index in range(int(count)))
         return self.function(name, names, VOID.numba, emit)
 
+    def _make_prefetch(self, name: str, type_name: str) -> Intrinsic:
+        """`prefetch_bf16(pointer, offset)`: the row's first thread asks for it to come to L2.
+
+        Whole pieces of 16 bytes, which begin and end where memory can be read.
+        """
+        size = STORAGES[type_name].size
+
+        def emit(builder: Any, pointer: Argument, offset: Argument) -> None:
+            def ask() -> None:
+                first = number_of(builder, offset, I64)
+                address = self.address(builder, pointer, first, STORAGES[type_name])
+                start = Scalar(builder, builder.ptrtoint(address, ir.IntType(64)), I64)
+                aligned = start & -_PIECE
+                end = (start + (self.row_length * size + _PIECE - 1)) & -_PIECE
+                bytes = (end - aligned).instruction("trunc", I32)
+                text = "cp.async.bulk.prefetch.L2.global [$0], $1;"
+                values = [aligned.value, bytes.value]
+                raw_assembly(builder, text, "l,r,~{memory}", VOID.llvm, values, True)
+
+            when(builder, self._lane(builder).equals(0), ask)
+
+        return self.function(name, "pointer offset", VOID.numba, emit)
+
     def _make_group(self, name: str) -> Intrinsic:
         """Which of the block's rows this thread's is."""
         return self.function(name, "", I64.numba, lambda builder: self._group(builder).value)
@@ -284,10 +309,15 @@ class Block(Functions):
         return across(self, name, fold_name, self.threads)
 
     def _make_columns(self, name: str, fold_name: str) -> Intrinsic:
-        """`columns_sum`: for each lane, over the warps in their order."""
+        """`columns_sum`: for each lane, over the warps in their order; of a number or a tile."""
         fold = FOLDS[fold_name]
 
         def emit(builder: Any, value: Argument) -> Any:
-            return fold_warps(number_of(builder, value), fold, self.threads).value
+            kind = element_kind(name, value[1])
+            totals = fold_warps(elements(builder, *value, kind, None), fold, self.threads)
+            return pack(builder, totals) if is_tile(value[1]) else totals[0].value
 
-        return self.function(name, "value", lambda value: element_kind(name, value).numba, emit)
+        def result(value: Any) -> Any:
+            return value if is_tile(value) else element_kind(name, value).numba
+
+        return self.function(name, "value", result, emit)

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from llvmlite import ir
+
 from rudagraph.build import cuda_memory as memory
 from rudagraph.build import cuda_random as random
 from rudagraph.build.cpu_emit import B8, I32, I64, U32, VOID, Kind, Scalar, select
-from rudagraph.build.cuda_emit import Intrinsic, element_kind, pack, unpack
+from rudagraph.build.cuda_emit import Intrinsic, element_kind, pack, raw_assembly, unpack
 from rudagraph.build.cuda_functions import (
     Argument,
     Functions,
@@ -25,6 +27,9 @@ from rudagraph.build.cuda_functions import (
 )
 from rudagraph.build.cuda_memory import STORAGES, Storage
 from rudagraph.build.cuda_reduce import FOLDS, fold_registers
+
+Read = Callable[[Any, Any, int], list[Any]]
+Write = Callable[[Any, Any, Sequence[Any], int], None]
 
 
 class Vector(Functions):
@@ -39,10 +44,15 @@ class Vector(Functions):
         return [Place(None, 0, None)]
 
     def _make_load(self, name: str, type_name: str) -> Intrinsic:
-        storage = STORAGES[type_name]
+        return self._loader(name, STORAGES[type_name], memory.load_words)
 
+    def _make_load_kept(self, name: str, type_name: str) -> Intrinsic:
+        """As `load`, of what others read too: L2 gives up everything else before."""
+        return self._loader(name, STORAGES[type_name], memory.load_kept_words)
+
+    def _loader(self, name: str, storage: Storage, read: Read) -> Intrinsic:
         def emit(builder: Any, pointer: Argument, offset: Argument) -> Any:
-            words = self._load(builder, pointer, offset, storage)
+            words = self._load(builder, pointer, offset, storage, read)
             return pack(builder, self._unpack(builder, words, storage, again=False))
 
         return self.function(name, "pointer offset", tile_type(storage.register, self.count), emit)
@@ -75,17 +85,36 @@ class Vector(Functions):
         )
 
     def _make_store(self, name: str, type_name: str) -> Intrinsic:
-        storage = STORAGES[type_name]
+        return self._storer(name, STORAGES[type_name], memory.store_words)
 
+    def _make_store_streamed(self, name: str, type_name: str) -> Intrinsic:
+        """As `store`, of what L2 may give up first."""
+        return self._storer(name, STORAGES[type_name], memory.store_streamed_words)
+
+    def _storer(self, name: str, storage: Storage, write: Write) -> Intrinsic:
         def emit(builder: Any, pointer: Argument, offset: Argument, values: Argument) -> None:
             scalars = self.values_of(name, builder, *values, storage.register)
             words: list[Any] = []
             for first in range(0, self.count, self.length):
                 part = scalars[first : first + self.length]
                 words += memory.pack_words(builder, part, storage)
-            self._store(builder, pointer, offset, words, storage)
+            self._store(builder, pointer, offset, words, storage, write)
 
         return self.function(name, "pointer offset values", VOID.numba, emit)
+
+    def _make_prefetch(self, name: str, type_name: str) -> Intrinsic:
+        """`prefetch_bf16(pointer, offset)`: have the elements come to L2."""
+        storage = STORAGES[type_name]
+
+        def emit(builder: Any, pointer: Argument, offset: Argument) -> None:
+            for place in self.places(builder):
+                first = self.first(builder, offset, place, None)
+                address = self.address(builder, pointer, first, storage)
+                values = [builder.ptrtoint(address, ir.IntType(64))]
+                text = "prefetch.global.L2 [$0];"
+                raw_assembly(builder, text, "l,~{memory}", VOID.llvm, values, True)
+
+        return self.function(name, "pointer offset", VOID.numba, emit)
 
     def _make_store_strided(self, name: str, type_name: str) -> Intrinsic:
         storage = STORAGES[type_name]
@@ -254,7 +283,12 @@ class Vector(Functions):
         return memory.address(base, index, storage.size)
 
     def _load(
-        self, builder: Any, pointer: Argument, offset: Argument, storage: Storage
+        self,
+        builder: Any,
+        pointer: Argument,
+        offset: Argument,
+        storage: Storage,
+        load: Read = memory.load_words,
     ) -> list[Any]:
         words: list[Any] = []
         size = storage.size * self.length
@@ -263,7 +297,7 @@ class Vector(Functions):
 
             def read(first: Scalar = first) -> list[Any]:
                 address = self.address(builder, pointer, first, storage)
-                return memory.load_words(builder, address, size)
+                return load(builder, address, size)
 
             count = memory.word_count(storage, self.length)
             words += read_where(builder, place.exists, read, count)
@@ -276,6 +310,7 @@ class Vector(Functions):
         offset: Argument,
         words: Sequence[Any],
         storage: Storage,
+        store: Write = memory.store_words,
     ) -> None:
         count = memory.word_count(storage, self.length)
         for index, place in enumerate(self.places(builder)):
@@ -284,7 +319,7 @@ class Vector(Functions):
 
             def write(first: Scalar = first, part: Sequence[Any] = part) -> None:
                 address = self.address(builder, pointer, first, storage)
-                memory.store_words(builder, address, part, storage.size * self.length)
+                store(builder, address, part, storage.size * self.length)
 
             when(builder, place.exists, write)
 

@@ -13,24 +13,19 @@ from rudagraph.codegen.cuda_finish import finish_call
 from rudagraph.codegen.cuda_flat import FlatKernel
 from rudagraph.codegen.cuda_flat_sums import FlatSumKernel
 from rudagraph.codegen.cuda_launch import (
+    ASKED_ROWS,
     FLAT_THREADS,
     SHARED_HELD_WORDS,
     WARP,
-    Loads,
-    RingShape,
     RowShape,
-    active_threads,
     ahead_shape,
+    copies_in_bulk,
     cuda_launch,
+    early_blocks,
     fits,
     late_shape,
     long_shape,
-    ring_shape,
     row_shape,
-    sum_choices,
-    sum_groups,
-    sum_row_shapes,
-    sums_fit,
     widest_shape,
 )
 from rudagraph.codegen.cuda_long import LongKernel, LongStages
@@ -44,6 +39,18 @@ from rudagraph.codegen.cuda_needs import (
 )
 from rudagraph.codegen.cuda_rows import SPARE_REGISTERS, TileKernel, TileStages
 from rudagraph.codegen.cuda_split import split_folds
+from rudagraph.codegen.cuda_sum_shapes import (
+    ASKED_SINGLES,
+    Loads,
+    RingShape,
+    active_threads,
+    asks_ahead,
+    ring_shape,
+    sum_choices,
+    sum_groups,
+    sum_row_shapes,
+    sums_fit,
+)
 from rudagraph.codegen.cuda_sums import TileSumKernel
 from rudagraph.codegen.cuda_writer import CUDA_PREAMBLE
 from rudagraph.codegen.domain import body_nest
@@ -121,7 +128,9 @@ class _Lowering:
         needs = needs_of(self.stages)
         found = ahead_shape(shape, self.nest.rows, needs.shared, needs.unpacked, self.target)
         if found is not None:
-            return self._persistent(self.stages, *found, Loads.AHEAD, None)
+            is_single = len(stepping_operands(self.stages)) == 1
+            asks = ASKED_ROWS if is_single and copies_in_bulk(self.target) else 0
+            return self._persistent(self.stages, *found, Loads.AHEAD, None, asks)
         is_small = shape.chunks * shape.vector * words <= SHARED_HELD_WORDS
         own = held_words(self.stages, shared=False)
         holds_shared = is_small or shape.threads <= WARP or own == words
@@ -143,7 +152,9 @@ class _Lowering:
             return self._split()
         stages, shape, loads, ring = plan
         shape, groups = sum_groups(shape, self.nest.rows, self.target)
-        return self._persistent(stages, shape, groups, loads, ring)
+        singles = loads is Loads.PLAIN and asks_ahead(self.vector, shape, self.target)
+        asks = ASKED_SINGLES if singles else 0
+        return self._persistent(stages, shape, groups, loads, ring, asks)
 
     def _rows_with_totals(self) -> Lowered:
         """No thread keeps columns from row to row, so every row has a group of its own."""
@@ -165,10 +176,11 @@ class _Lowering:
         groups: int,
         loads: Loads,
         ring: RingShape | None,
+        asks: int = 0,
     ) -> Lowered:
         partials, sizes = self._partials((groups // shape.rows, groups))
         by_result = _by_result(partials)
-        kernel = TileSumKernel(stages, shape, groups, by_result, loads=loads, ring=ring)
+        kernel = TileSumKernel(stages, shape, groups, by_result, loads=loads, ring=ring, asks=asks)
         shared = 0 if ring is None else ring.bytes
         launch = cuda_launch(
             self.target, shape.block_threads, shape.resident, shared, shape.cluster
@@ -186,7 +198,9 @@ class _Lowering:
                 stages = spare if holds else self.stages
                 words = needs_of(stages).words(loads)
                 for shape in shapes:
-                    ring = ring_shape(shape, sizes, self.target) if loads is Loads.RING else None
+                    ring = None
+                    if loads is Loads.RING:
+                        ring = ring_shape(shape, sizes, self.target, is_held=holds)
                     is_possible = loads is not Loads.RING or ring is not None
                     if is_possible and sums_fit(shape, words):
                         return stages, shape, loads, ring
@@ -266,6 +280,7 @@ class _Lowering:
         partials: list[tuple[Partial, int]] | None = None,
         sizes: tuple[int, ...] = (),
     ) -> Lowered:
+        kernel.early_blocks = early_blocks(launch)
         kernel.write()
         docstring = [overview(self.form, self.nest), "", *describe(self.body)]
         call = kernel_call(

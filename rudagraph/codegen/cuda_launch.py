@@ -7,7 +7,6 @@ H200, percent of the bandwidth of a copy.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, replace
 
 from rudagraph.schedule.kernel import CudaLaunch
@@ -41,27 +40,6 @@ AHEAD_BUSY = 0.8
 AHEAD_OTHER_REGISTERS = 16
 # Threads of a pointwise block: 128 to 512 were within 1 %.
 FLAT_THREADS = 256
-# Threads that add partial sums: 32 warps share the parts of 32 columns, and each thread loads 8 of
-# them before it adds: what takes time is waiting, about 2 µs for 264 parts.
-FINISH_THREADS = 1024
-FINISH_LOADS = 8
-# Blocks of a pointwise kernel with sums on each multiprocessor: enough loads in flight, few parts.
-FLAT_SUM_BLOCKS = 4
-# Threads on a multiprocessor of a row kernel with sums: what partial sums and the row loaded ahead
-# leave room for, and of one of its blocks.
-SUM_THREADS = 1024
-SUM_BLOCK_THREADS = 512
-# Rows of up to two vectors a lane are a warp's; threads of their blocks. A block of several rows
-# adds their partial sums itself.
-SUM_WARP_VECTORS = 2
-SUM_WARP_THREADS = 256
-# Threads of a row whose elements are loaded one by one: RMSNorm backward of bf16 4097 gives 73 %,
-# and 65 % with 512.
-SUM_SINGLES_THREADS = 256
-# Vectors of a row from which a ring of rows pays.
-RING_VECTORS = 512
-# Registers that addresses, loop counters and arithmetic take beside what a thread holds.
-OTHER_REGISTERS = 20
 # Multiprocessors by target: persistent kernels put one or a few blocks on each.
 MULTIPROCESSORS = {"sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148}
 USUAL_MULTIPROCESSORS = 132
@@ -83,7 +61,11 @@ SORT_THREADS = 64
 # that is not listed what every one of them has.
 SHARED_BYTES = {"sm_80": 160 << 10, "sm_90": 224 << 10, "sm_100": 224 << 10}
 USUAL_SHARED_BYTES = 96 << 10
-MOST_SLOTS = 4
+# What L2 keeps for all rows that read it: a part of it.
+KEPT_BYTES = 16 << 20
+# Rows of one operand that are asked to come to L2 behind those that are loaded: RMSNorm of bf16
+# 1024 takes 9.6 µs so and 10.0; with a residual it takes 1 % more.
+ASKED_ROWS = 1
 # Vectors a thread loads at once of a row in parts.
 LONG_VECTORS = 4
 LONG_THREADS = 1024
@@ -131,11 +113,11 @@ def row_shape(length: int, vector: int, words: float) -> RowShape:
     """
     vectors = -(-length // vector)
     if vectors <= WARP * WARP_VECTORS:
-        threads = min(_power_of_two(vectors), WARP)
+        threads = min(power_of_two(vectors), WARP)
         rows = SMALL_ROW_THREADS // threads
         return RowShape(threads, vector, -(-vectors // threads), rows, 0)
     per_thread = VECTORS_PER_THREAD if vector > 1 else SINGLES_PER_THREAD
-    threads = max(_power_of_two(-(-vectors // per_thread)), WARP)
+    threads = max(power_of_two(-(-vectors // per_thread)), WARP)
     if threads > MOST_THREADS:
         chunks = -(-vectors // LONG_ROW_THREADS)
         return RowShape(LONG_ROW_THREADS, vector, chunks, 1, 1024 // LONG_ROW_THREADS)
@@ -178,7 +160,7 @@ def late_shape(length: int, vector: int) -> RowShape:
     """
     vectors = -(-length // vector)
     per_thread = LATE_VECTORS if vector > 1 else SINGLES_PER_THREAD
-    threads = max(_power_of_two(-(-vectors // per_thread)), WARP)
+    threads = max(power_of_two(-(-vectors // per_thread)), WARP)
     threads = LONG_ROW_THREADS if threads > MOST_THREADS // 2 else threads
     resident = max(REGISTERS // (LATE_REGISTERS * threads), 1)
     return RowShape(threads, vector, -(-vectors // threads), 1, min(resident, 32))
@@ -213,7 +195,7 @@ def _resident(threads: int, held: int) -> int:
     return 1
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
@@ -237,131 +219,12 @@ def long_shape(length: int, vector: int, row_bytes: int, target: str) -> RowShap
     return RowShape(LONG_THREADS // 2, vector, chunks // 2, 1, 2, cluster)
 
 
-class Loads(enum.Enum):
-    """How a persistent kernel loads its rows."""
-
-    AHEAD = "ahead"  # the next row into registers
-    RING = "ring"  # several rows into shared memory
-    PLAIN = "plain"  # when their turn comes
-
-
 CLUSTERS = (2, 4, 8)  # blocks that may share a row; more are not portable
-# For rows with sums, the best first: whether values are held between passes, how rows are loaded.
-# LayerNorm backward at bf16 4096 is short of arithmetic, so what is held saves time.
-SUM_CHOICES = (
-    (True, Loads.RING),
-    (False, Loads.RING),
-    (True, Loads.AHEAD),
-    (False, Loads.AHEAD),
-)
 
 
-def sums_fit(shape: RowShape, words: float) -> bool:
-    """Whether an element's words in a row kernel with sums fit a thread's registers."""
-    registers = min(REGISTERS // (shape.block_threads * shape.resident), 255)
-    return shape.chunks * shape.vector * words <= registers - OTHER_REGISTERS
-
-
-@dataclass(frozen=True, slots=True)
-class RingShape:
-    """Slots of a ring of rows in shared memory, and what they take."""
-
-    slots: int
-    bytes: int
-
-
-def ring_shape(shape: RowShape, sizes: tuple[int, ...], target: str) -> RingShape | None:
-    """A ring for operands of these element sizes; None where it cannot be or does not pay.
-
-    RMSNorm backward at bf16 4096 takes 52.2 µs with a ring and 52.7 with the next row ahead, at
-    8192 it takes 99.4 and 102.6, at 1024 the reverse: 17.7 and 17.2.
-    """
-    is_whole = all(size * shape.vector % WIDEST_BYTES == 0 for size in sizes)
-    row_bytes = shape.chunks * shape.block_threads * shape.vector * sum(sizes)
-    slots = min(MOST_SLOTS, shared_bytes(target) // (max(row_bytes, 1) * shape.resident))
-    if not is_whole or not sizes or slots < 2 or shape.threads * shape.chunks < RING_VECTORS:
-        return None
-    return RingShape(slots, slots * row_bytes)
-
-
-def sum_row_shapes(length: int, vector: int) -> tuple[RowShape, ...]:
-    """Shapes for rows with sums, the best first.
-
-    Few threads with many registers; where a row leaves threads over, two rows in a block rather
-    than two blocks, which is half the partial sums. At bf16 4096 256 threads × 2 vectors and two
-    rows give RMSNorm backward 94 % and LayerNorm's 89; 512 × 1 and two blocks 92 and 74. At 16384
-    1024 × 2 give RMSNorm 96, 512 × 4 93; LayerNorm does not fit the former.
-    """
-    vectors, block = -(-length // vector), SUM_BLOCK_THREADS
-    if vectors <= WARP * SUM_WARP_VECTORS:
-        return _sum_shapes(vectors, vector, WARP, SUM_WARP_THREADS, SUM_THREADS // SUM_WARP_THREADS)
-    if vectors <= 2 * WARP * SUM_WARP_VECTORS:
-        return _sum_shapes(vectors, vector, 2 * WARP, SUM_WARP_THREADS, 2)
-    if vector == 1 and vectors > block:
-        return _sum_shapes(vectors, vector, SUM_SINGLES_THREADS, SUM_SINGLES_THREADS, 2)
-    if vectors <= block // 2:
-        return _sum_shapes(vectors, vector, _power_of_two(vectors), block, 2)
-    if vectors <= block:
-        return _sum_shapes(vectors, vector, block // 2, block, 1)
-    one = _sum_shapes(vectors, vector, block, block, 1)
-    wide = _sum_shapes(vectors, vector, SUM_THREADS, SUM_THREADS, 1)
-    is_narrow = vector <= 4  # elements of 32 bits: no time goes into unpacking them
-    if vectors <= SUM_THREADS if is_narrow else vectors > SUM_THREADS:
-        return (*wide, *one)
-    return one
-
-
-def _sum_shapes(
-    vectors: int, vector: int, threads: int, block: int, most: int
-) -> tuple[RowShape, ...]:
-    chunks, rows = -(-vectors // threads), block // threads
-    residents = range(most, 0, -1)
-    return tuple(RowShape(threads, vector, chunks, rows, resident) for resident in residents)
-
-
-Choices = tuple[tuple[RowShape, ...], tuple[tuple[bool, Loads], ...]]
-
-
-def sum_choices(length: int, vector: int, target: str) -> tuple[Choices, ...]:
-    """Shapes for rows with sums and how to load them, the best first.
-
-    Where no block holds a row beside its sums, 2, 4 or 8 blocks do; at last rows are loaded when
-    their turn comes.
-    """
-    one = sum_row_shapes(length, vector)
-    shared: list[Choices] = []
-    for cluster in clusters(target):
-        shapes = sum_row_shapes(-(-length // cluster), vector)
-        whole = tuple(
-            replace(shape, cluster=cluster)
-            for shape in shapes
-            if shape.rows == 1 and shape.threads <= SUM_BLOCK_THREADS
-        )
-        shared.append((whole, SUM_CHOICES))
-    return ((one, SUM_CHOICES), *shared, (one, ((False, Loads.PLAIN),)))
-
-
-def sum_groups(shape: RowShape, rows: int, target: str) -> tuple[RowShape, int]:
-    """Groups that share the rows, a whole number of blocks; the shape may change for them.
-
-    Groups of less than a warp run in step, so all must have the same number of rows; where no
-    number of groups near the one wanted gives that, a row takes a whole warp.
-    """
-    most = min(together(target, shape.cluster) * shape.resident * shape.rows, rows)
-    if shape.threads < WARP:
-        for groups in range(most - most % shape.rows, most // 4, -shape.rows):
-            if rows % groups == 0:
-                return shape, groups
-        count = SMALL_ROW_THREADS // WARP
-        shape = RowShape(WARP, shape.vector, shape.chunks, count, shape.resident)
-        most = min(multiprocessors(target) * shape.resident * count, rows)
-    return shape, -(-most // shape.rows) * shape.rows
-
-
-def active_threads(threads: int, per_row: int, target: str) -> int:
-    """Threads of a pointwise kernel with sums: whole rows of `per_row`, about one wave."""
-    wanted = min(multiprocessors(target) * FLAT_SUM_BLOCKS * FLAT_THREADS, threads)
-    return max(wanted // per_row, 1) * per_row
+def copies_in_bulk(target: str) -> bool:
+    """Whether the target has a copy engine that threads can ask."""
+    return int(target.removeprefix("sm_")) >= 90
 
 
 def cuda_launch(
@@ -384,6 +247,11 @@ def together(target: str, cluster: int) -> int:
     """
     count = multiprocessors(target)
     return count // cluster if cluster <= 2 else count * 7 // 8 // cluster
+
+
+def early_blocks(launch: CudaLaunch) -> int:
+    """Blocks that may come while the kernel before still runs: at most what all have room for."""
+    return multiprocessors(launch.target) * (2048 // launch.threads) if launch.overlaps else 0
 
 
 def multiprocessors(target: str) -> int:

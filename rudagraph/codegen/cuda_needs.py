@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rudagraph.codegen.cuda_launch import Loads, vector_length
+from rudagraph.codegen.cuda_launch import KEPT_BYTES, vector_length
+from rudagraph.codegen.cuda_sum_shapes import Loads
 from rudagraph.codegen.domain import sum_access
 from rudagraph.codegen.expressions import accumulator_dtype
 from rudagraph.codegen.stages import Place, Source, Stages
@@ -75,6 +76,26 @@ def peak_words(stages: Stages, *, shared: bool) -> float:
 def is_shared(stages: Stages, value: Value) -> bool:
     """Whether all rows read the same elements of an operand."""
     return not any(stages.nest.outer_strides(value.name))
+
+
+def kept_operands(stages: Stages) -> set[str]:
+    """Accesses that several rows of a pointwise body read alike, beside what each row brings.
+
+    L2 must have them until the last of those rows; of much more than it has they leave it anyway.
+    """
+    nest = stages.nest
+    kept, streams = set[str](), False
+    for access, value in stages.in_memory():
+        if nest.inner_stride(access) != 1:
+            continue
+        strides = nest.outer_strides(access)
+        again = any(not s and extent > 1 for s, extent in zip(strides, nest.outer, strict=True))
+        bytes = value.type.numel * value.type.dtype.size
+        if not again or not any(strides):
+            streams |= not again
+        elif bytes <= KEPT_BYTES:
+            kept.add(access)
+    return kept if streams else set()
 
 
 def stepping_operands(stages: Stages) -> list[Value]:

@@ -14,8 +14,10 @@ Elements of 16 bits are held as they lie in memory and unpacked in each pass.
 
 from __future__ import annotations
 
-from rudagraph.codegen.cuda_launch import RowShape
-from rudagraph.codegen.cuda_needs import is_shared
+from collections.abc import Iterable
+
+from rudagraph.codegen.cuda_launch import WARP, RowShape
+from rudagraph.codegen.cuda_needs import is_shared, stepping_operands
 from rudagraph.codegen.cuda_writer import Writer
 from rudagraph.codegen.domain import Nest, result_access
 from rudagraph.codegen.indexing import Indexing
@@ -70,11 +72,27 @@ class TileKernel(Writer):
         self.index = Indexing(self.nest, row, "")
         self.lines.add(f"{row} = tile.row()")
         self.index.declare(self.lines, self.names, self.accesses())
+        operands = stepping_operands(self.stages)
+        is_asked = len(operands) == 1 and self.shape.threads > WARP
+        self.wait(self.blocks, self.asked(self.index, operands) if is_asked else [])
         self.once()
         self.load_first()
         if self.shape.cluster > 1:
             self.lines.add("tile.meet()")
         self.passes()
+
+    def asked(self, index: Indexing, operands: Iterable[Value]) -> list[str]:
+        """Lines that ask for a row to come to L2.
+
+        Before anything else that takes norms and softmax of one operand 0.5 to 3 % less (LayerNorm
+        of bf16 4096 35.6 to 34.3 µs); short rows of a warp each and those of two operands it takes
+        up to 5 % more.
+        """
+        return [
+            f"tile.prefetch_{value.type.dtype}({self.pointer[name]}, {index.base(name)})"
+            for value in operands
+            for name in (value.name,)
+        ]
 
     def passes(self, in_turn: str = "") -> None:
         for current in self.stages.passes:

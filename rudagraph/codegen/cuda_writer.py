@@ -23,7 +23,7 @@ from rudagraph.codegen.expressions import (
 )
 from rudagraph.codegen.indexing import Indexing
 from rudagraph.codegen.scalars import finished, folds_exactly, int_of, needs_rounding, register_text
-from rudagraph.codegen.source import Lines, Names, Parameters
+from rudagraph.codegen.source import WAIT, Lines, Names, Parameters
 from rudagraph.codegen.stages import Pass, Place, Source, Stages
 from rudagraph.ir.graph import Graph, Op, Value
 from rudagraph.ir.ops import Tag, has
@@ -33,7 +33,7 @@ from rudagraph.schedule.lowered import KernelArgument
 CUDA_PREAMBLE = "from rudagraph.build.cuda_language import *"
 CUDA_RESERVED = RESERVED | frozenset(
     "tile vector ring block Tile Vector Ring Block thread_index block_index block_count synchronise"
-    " random_u16 random_u32 kernel last exp_coarse reciprocal_coarse"
+    " sleep BulkRing random_u16 random_u32 kernel last exp_coarse reciprocal_coarse"
     " report_index".split()
 )
 # Types of which LLVM would keep the wide form alive between passes: see cuda_memory.unpack_words.
@@ -89,6 +89,8 @@ class Writer:
     lines: Lines = field(default_factory=lambda: Lines(depth=1))
     names: Names = field(default_factory=lambda: Names(CUDA_RESERVED))
     parameters: Parameters = field(default_factory=Parameters)
+    # Blocks that come while the kernel before still runs; 0 on targets where none do.
+    early_blocks: int = 0
 
     def __post_init__(self) -> None:
         self.nest = self.stages.nest
@@ -99,6 +101,20 @@ class Writer:
         self.checks: list[Op] = []  # one error flag each
         self.coarse = Coarse(self.stages.body)
         self._loaded: set[Value] = set()  # operands once and per row
+
+    def wait(self, blocks: int, asked: list[str]) -> None:
+        """Ask for what is read first to come to L2, then wait for the kernel before.
+
+        What that one still writes is not read so early: L2 is where all see the same.
+        """
+        if not self.early_blocks:
+            return
+        if blocks <= self.early_blocks:
+            self.lines.add(*asked)
+        elif asked:
+            with self.lines.block(f"if block_index() < {self.early_blocks}:"):
+                self.lines.add(*asked)
+        self.lines.add(WAIT)
 
     # -- pointers
 

@@ -19,6 +19,8 @@ from rudagraph.ir.text import print_graph
 from rudagraph.schedule.kernel import LEADING_PARAMETERS, CudaLaunch, KernelSource
 from rudagraph.schedule.lowered import KernelArgument, KernelCall
 
+# On a GPU: what the kernels before have written is there from here on.
+WAIT = "wait_for_previous()"
 CPU_PREAMBLE = "from rudagraph.build.cpu_language import *"
 
 
@@ -143,8 +145,8 @@ def kernel_call(
     header.add(preamble, "", "", *_wrapped_signature(signature))
     header.depth = 1
     header.add(f'"""{doc[0]}', *doc[1:], '"""') if doc else None
-    if cuda is not None and cuda.overlaps:
-        header.add("wait_for_previous()")
+    if cuda is not None and cuda.overlaps and WAIT not in body.text():
+        header.add(WAIT)
     text = header.text() + "\n" + body.text() + "\n"
     read_only, numbers = parameters.read_only, parameters.numbers
     names = tuple(parameters.names)

@@ -157,6 +157,24 @@ def run(
         batch.run()
 
 
+@dataclass
+class _Arrival:
+    """A barrier in shared memory: what is still to come in this phase."""
+
+    count: int
+    pending: int
+    bytes: int = 0
+    phase: int = 0
+
+    def arrive(self, threads: int, size: int) -> None:
+        self.pending -= threads
+        self.bytes += size
+        if self.pending < 0:
+            raise EmulationError("more arrivals at a barrier than it counts")
+        if not self.pending and not self.bytes:
+            self.pending, self.phase = self.count, self.phase + 1
+
+
 class _Batch:
     """The registers of the threads of some blocks."""
 
@@ -187,6 +205,7 @@ class _Batch:
         self.constants = constants
         self.local = np.zeros(self.size * max(program.local_bytes, 1), np.uint8)
         self.shared = np.zeros(count * max(program.shared_bytes, 1), np.uint8)
+        self.arrivals: dict[tuple[int, int], _Arrival] = {}
 
     def run(self) -> None:
         size = self.size
@@ -207,11 +226,13 @@ class _Batch:
                     place[taken] = self.program.labels[instruction.operands[0]]
                 elif kind == "ret":
                     gone |= self._guarded(instruction, mask)
-                elif kind == "griddepcontrol":
+                elif kind in ("griddepcontrol", "fence", "nanosleep"):
                     continue
                 elif kind == "barrier":
                     span[mask] = self.threads * self.cluster
                     waiting |= mask & (instruction.parts[2] == "wait")
+                elif instruction.opcode == "bar.warp.sync":
+                    continue
                 elif kind == "bar":
                     named = len(instruction.operands) > 1
                     span[mask] = int(instruction.operands[1]) if named else self.threads
@@ -275,8 +296,16 @@ class _Batch:
         if not mask.any():
             return
         with np.errstate(all="ignore"):
-            if kind == "cp":
+            if "prefetch" in parts:
+                self._ask(operands, mask)
+            elif kind == "createpolicy":
+                self._set(operands[0], np.zeros(self.size, np.uint64), mask)
+            elif instruction.opcode.startswith("cp.async.bulk."):
+                self._copy_in_bulk(operands, mask)
+            elif kind == "cp":
                 self._copy(parts, operands, mask)
+            elif kind == "mbarrier":
+                self._arrival(parts[1], operands, mask)
             elif kind in ("ld", "st"):
                 self._access(parts, operands, mask)
             elif kind == "mov":
@@ -372,6 +401,65 @@ class _Batch:
         names = "{%copied.0, %copied.1, %copied.2, %copied.3}"
         self._access(["ld", "global", "v4", "u32"], [names, operands[1]], mask)
         self._access(["st", "shared", "v4", "u32"], [operands[0], names], mask)
+
+    def _copy_in_bulk(self, operands: list[str], mask: np.ndarray) -> None:
+        """Global to shared memory, by few threads; what it copies is there at once."""
+        target, source, size, arrival = (operand.strip("[]") for operand in operands)
+        starts, sizes = self._value(target, np.dtype("i8")), self._value(size, np.dtype("i8"))
+        sources = self._value(source, np.dtype("i8"))
+        for thread in np.flatnonzero(mask):
+            start, count, origin = int(starts[thread]), int(sizes[thread]), int(sources[thread])
+            if start % 16 or count % 16 or origin % 16:
+                raise EmulationError(f"a bulk copy of {count} bytes is misaligned")
+            if not self.memory.valid[origin : origin + count].all():
+                raise EmulationError("a bulk copy reads outside the arrays")
+            if not 0 <= start <= start + count <= self.program.shared_bytes:
+                raise EmulationError("a bulk copy writes outside shared memory")
+            start += int(self.local_block[thread]) * self.program.shared_bytes
+            self.shared[start : start + count] = self.memory.bytes[origin : origin + count]
+            place = int(self._value(arrival, np.dtype("i8"))[thread])
+            self._counts(thread, place).arrive(0, -count)
+
+    def _ask(self, operands: list[str], mask: np.ndarray) -> None:
+        """What is to come to L2: pieces of 16 bytes, each of which holds something of an array."""
+        starts = self._value(operands[0].strip("[]"), np.dtype("i8"))[mask]
+        sizes = np.ones_like(starts)
+        if len(operands) > 1:
+            sizes = self._value(operands[1], np.dtype("i8"))[mask]
+            if (starts % 16).any() or (sizes % 16).any():
+                raise EmulationError("a prefetch in bulk is misaligned")
+        for start, size in zip(starts, sizes, strict=True):
+            pieces = self.memory.valid[start : start + size]
+            if not pieces[: pieces.size // 16 * 16].reshape(-1, 16).any(axis=1).all():
+                raise EmulationError("a prefetch reads outside the arrays")
+
+    def _arrival(self, verb: str, operands: list[str], mask: np.ndarray) -> None:
+        """A barrier in shared memory that counts arrivals and bytes."""
+        place = operands[0 if verb == "init" else 1].strip("[]")
+        places = self._value(operands[0].strip("[]") if verb == "init" else place, np.dtype("i8"))
+        numbers = self._value(operands[-1], np.dtype("i8"))
+        done = np.zeros(self.size, bool)
+        for thread in np.flatnonzero(mask):
+            number = int(numbers[thread])
+            if verb == "init":
+                key = int(self.local_block[thread]), int(places[thread])
+                self.arrivals[key] = _Arrival(number, number)
+                continue
+            counts = self._counts(thread, int(places[thread]))
+            if verb == "arrive":
+                counts.arrive(1, number)
+            else:
+                done[thread] = counts.phase % 2 != number
+        if verb == "try_wait":
+            if not done[mask].all():
+                raise EmulationError("waits for a copy that nobody has asked for")
+            self._set(operands[0], done, mask)
+
+    def _counts(self, thread: int, place: int) -> _Arrival:
+        found = self.arrivals.get((int(self.local_block[thread]), place))
+        if found is None:
+            raise EmulationError("a barrier that was never begun")
+        return found
 
     def _move(self, kind: str, operands: list[str], mask: np.ndarray) -> None:
         target, source = operands

@@ -9,13 +9,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.kernel_cases import cross_entropy, layer_norm, softmax
+from benchmarks.kernel_cases import cross_entropy, gelu, layer_norm, rope, softmax
 from benchmarks.kernels import plan
 from rudagraph.build.cuda import assemble, registers, spilled
 from rudagraph.build.ptx import facts
-from rudagraph.codegen import cuda_launch, cuda_long_ring
+from rudagraph.codegen import cuda_fused, cuda_launch, cuda_long_ring, cuda_sum_shapes
 from rudagraph.codegen.cuda import generate, generator
 from rudagraph.ir.graph import Op
+from rudagraph.schedule.kernel import KernelSource
 from tests.codegen import compare, cuda_run, test_embedding, test_fused
 from tests.codegen.compare import check, operands_for
 from tests.codegen.cuda_run import Runner, lower, ptx_of
@@ -137,6 +138,40 @@ def test_long_rows_that_arrive_one_ahead(
     op = case(name, dtype, 9, length)
     source = lower(op, *_layout(op)).calls[0].source
     assert source.blocks == 2 and "ring.fetch" in source.text
+    check(op, *operands_for(op), looser=4)
+
+
+@pytest.mark.parametrize(
+    "name,dtype,length,processors,in_bulk",
+    [
+        ("layer_norm_backward", "bf16", 4096, 2, False),  # two rows a block
+        ("layer_norm_backward", "bf16", 4096, 2, True),
+        ("layer_norm_backward", "bf16", 8184, 2, True),  # the last vectors of a row do not exist
+        ("layer_norm_backward", "bf16", 16384, 2, None),  # holds nothing: by itself in bulk
+        ("rms_norm_backward", "f32", 8192, 2, True),
+        # Four blocks a row, which is no multiple of them.
+        ("layer_norm_backward", "f32", 24580, 10, True),
+    ],
+)
+def test_a_ring_of_rows(
+    name: str,
+    dtype: str,
+    length: int,
+    processors: int,
+    in_bulk: bool | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each slot is filled several times, and not all in the last turn."""
+    monkeypatch.setitem(cuda_launch.MULTIPROCESSORS, cuda_run.TARGET, processors)
+    if in_bulk is not None:
+        ring = cuda_sum_shapes.ring_shape
+        monkeypatch.setattr(
+            cuda_fused, "ring_shape", lambda *given, is_held: ring(*given, is_held=not in_bulk)
+        )
+    op = case(name, dtype, 21, length)
+    source = lower(op, *_layout(op)).calls[0].source
+    assert source.blocks <= processors
+    assert ("BulkRing" if in_bulk is not False else "= Ring") in source.text
     check(op, *operands_for(op), looser=4)
 
 
@@ -300,3 +335,77 @@ def test_softmax_leaves_room_for_more_blocks(
     assert (source.cuda.threads, source.cuda.resident) == (threads, resident)
     report = assemble(ptx_of(source), source)[1]
     assert spilled(report) == 0 and registers(report) * threads * resident <= 65536
+
+
+# -- what is asked of L2
+
+
+def _first(source: KernelSource) -> tuple[str, str]:
+    """Text before and after the wait for the kernel before."""
+    before, _, after = source.text.partition("wait_for_previous()")
+    return before.partition('"""')[2].partition('"""')[2], after
+
+
+def _source(name: str, dtype: str, rows: int, length: int) -> KernelSource:
+    op = case(name, dtype, rows, length)
+    return lower(op, *_layout(op)).calls[0].source
+
+
+@pytest.mark.parametrize(
+    "name,dtype,length,asks",
+    [
+        ("rms_norm", "bf16", 4096, True),
+        ("softmax", "f32", 1024, True),
+        ("softmax", "bf16", 1024, False),  # a warp a row
+        ("softmax_backward", "bf16", 4096, False),  # two operands
+        ("rms_norm_backward", "bf16", 1024, True),
+        ("rms_norm_backward", "f32", 1024, False),
+        ("rms_norm_backward", "bf16", 8192, False),  # a ring
+    ],
+)
+def test_rows_asked_for_while_the_kernel_before_still_runs(
+    name: str, dtype: str, length: int, asks: bool
+) -> None:
+    early, late = _first(_source(name, dtype, 8192, length))
+    assert ("prefetch" in early) is asks
+    assert "load_" in late and "load_" not in early and "store_" not in early
+
+
+def test_rows_of_odd_length_come_to_l2_before_their_turn() -> None:
+    early, late = _first(_source("rms_norm_backward", "bf16", 8192, 4097))
+    assert "prefetch" in early and late.count("tile.prefetch_bf16") == 4
+    assert "next_x_words" not in late
+    op = case("rms_norm_backward", "bf16", 540, 257)  # two turns and part of a third
+    check(op, *operands_for(op), looser=2)
+
+
+def test_no_old_gpu_is_asked_what_it_does_not_know() -> None:
+    for name, length in (("rms_norm", 4096), ("rms_norm_backward", 4097), ("silu_mul", 4096)):
+        op = case(name, "bf16", 64, length)
+        strides = tuple(tuple(tensor.stride()) for tensor in _layout(op))
+        results = tuple(tuple(torch.empty(v.type.shape).stride()) for v in op.results)
+        lowered = generator("sm_80")(op, strides, results, ())
+        assert lowered is not None
+        for call in lowered.calls:
+            assert "prefetch" not in call.source.text and "Bulk" not in call.source.text
+            assert "wait_for_previous" not in call.source.text
+
+
+def test_l2_keeps_what_all_heads_read() -> None:
+    ((_, lowered),) = plan(rope(64, 512, "f32"), "sm_90").kernels
+    (call,) = lowered.calls
+    text = ptx_of(call.source)
+    assert text.count("ld.global.L2::cache_hint.v4") == 2 and "evict_last" in text
+    assert text.count("st.global.cs.v4") == 1 and "prefetch" not in text
+    ((_, lowered),) = plan(gelu(64, 512, "f32"), "sm_90").kernels
+    text = ptx_of(lowered.calls[0].source)
+    assert "cache_hint" not in text and ".cs." not in text and "prefetch.global.L2" in text
+
+
+def test_parts_of_all_sums_are_loaded_before_any_is_added() -> None:
+    op = case("layer_norm_backward", "bf16", 8192, 16384)
+    text = lower(op, *_layout(op)).calls[1].source.text
+    assert "vector = Vector(2)" in text  # so that all blocks come at once
+    assert text.rindex("vector.load_f32") < text.index("accumulate_add")
+    narrow = case("layer_norm_backward", "bf16", 8192, 4096)
+    assert "Vector" not in lower(narrow, *_layout(narrow)).calls[1].source.text
