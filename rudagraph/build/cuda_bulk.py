@@ -16,7 +16,7 @@ from rudagraph.build.cpu_emit import I64, U32, VOID, Scalar
 from rudagraph.build.cuda_emit import Intrinsic, raw_assembly
 from rudagraph.build.cuda_functions import Argument, number_of, when
 from rudagraph.build.cuda_memory import STORAGES, Storage
-from rudagraph.build.cuda_reduce import WARP, barrier, cluster_rank, register, shared_array
+from rudagraph.build.cuda_reduce import barrier, cluster_rank, register, shared_array
 from rudagraph.build.cuda_ring import Ring
 from rudagraph.build.cuda_tile import Tile
 
@@ -34,13 +34,11 @@ _TRY = (
 
 
 class BulkRing(Ring):
-    """`slots` rows of operands; in the block's shared memory they begin at byte `begin`."""
+    """`slots` rows of operands with elements of the given sizes."""
 
-    def __init__(self, *, tile: Tile, slots: int, sizes: tuple[int, ...], begin: int = 0) -> None:
+    def __init__(self, *, tile: Tile, slots: int, sizes: tuple[int, ...]) -> None:
         super().__init__(tile=tile, slots=slots, sizes=sizes)
-        self.starts = [begin + start for start in self.starts]
         self.sizes = sizes
-        self._barriers = f"arrivals_{begin}"
 
     def _make_open(self, name: str) -> Intrinsic:
         """Before anything else: a barrier for each slot of each of the block's rows."""
@@ -68,9 +66,6 @@ class BulkRing(Ring):
         def emit(
             builder: Any, slot: Argument, operand: Argument, pointer: Argument, offset: Argument
         ) -> None:
-            if self.tile.threads <= WARP:  # which meets nowhere else
-                text = "bar.warp.sync 0xffffffff;"
-                raw_assembly(builder, text, "~{memory}", VOID.llvm, [], True, convergent=True)
             leads = self._in_row(builder).equals(0)
 
             def ask() -> None:
@@ -131,8 +126,8 @@ class BulkRing(Ring):
             left = tile.row_length - chunk * tile.span
             count = zero.constant(part)
             if left < tile.span:
-                there = select_smaller(rank * part, zero.constant(max(left, 0)))
-                count = select_smaller(zero.constant(max(left, 0)) - there, count)
+                there = _smaller(rank * part, zero.constant(max(left, 0)))
+                count = _smaller(zero.constant(max(left, 0)) - there, count)
             runs.append((first, chunk * part * size, count * size))
         return runs
 
@@ -166,7 +161,7 @@ class BulkRing(Ring):
 
     def _barrier_start(self, builder: Any) -> Scalar:
         count = self.slots * self.tile.rows
-        array = shared_array(builder.module, _i64, count, self._barriers, is_new=False)
+        array = shared_array(builder.module, _i64, count, "arrivals", is_new=False)
         address = builder.ptrtoint(array, _i64)
         return Scalar(builder, builder.trunc(address, _i32), U32)
 
@@ -177,7 +172,7 @@ class BulkRing(Ring):
         return self._barrier_start(builder) + number * _BARRIER_BYTES
 
 
-def select_smaller(x: Scalar, y: Scalar) -> Scalar:
+def _smaller(x: Scalar, y: Scalar) -> Scalar:
     builder = x.builder
     smaller = builder.select(builder.icmp_unsigned("<", x.value, y.value), x.value, y.value)
     return Scalar(builder, smaller, x.kind)

@@ -231,8 +231,6 @@ class _Batch:
                 elif kind == "barrier":
                     span[mask] = self.threads * self.cluster
                     waiting |= mask & (instruction.parts[2] == "wait")
-                elif instruction.opcode == "bar.warp.sync":
-                    continue
                 elif kind == "bar":
                     named = len(instruction.operands) > 1
                     span[mask] = int(instruction.operands[1]) if named else self.threads
