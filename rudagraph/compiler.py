@@ -5,8 +5,10 @@ capture -> passes on the joint graph -> cut -> passes on each entry -> plan -> m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -14,10 +16,13 @@ from torch import nn
 from rudagraph.budget import plan_within
 from rudagraph.capture import Capture, capture
 from rudagraph.collector import collector_waiting
-from rudagraph.ir.graph import Graph, Value
+from rudagraph.ir.decision import Decision
+from rudagraph.ir.graph import Graph, Role, Value
 from rudagraph.ir.strides import Strided
 from rudagraph.options import CompileOptions
 from rudagraph.passes.decisions import decide
+from rudagraph.passes.fold import Folding, check_whole, fold, unfold
+from rudagraph.passes.layers import NotRepeating
 from rudagraph.passes.partition import partition
 from rudagraph.passes.pipeline import entry_passes, run_passes
 from rudagraph.passes.recompute import POLICIES, choose_saved
@@ -32,6 +37,8 @@ from rudagraph.schedule.planner import Planner
 from rudagraph.schedule.program import Program, gradient_sources
 from rudagraph.stages import StageRecorder
 from rudagraph.target import Target, target_of
+
+_LOG = logging.getLogger(__name__)
 
 
 def compile_signature(
@@ -59,38 +66,25 @@ def compile_capture(
     target: Target,
     report: Report = SILENT,
 ) -> Program:
-    """Everything after capture; the stages are kept as text under their passes' names."""
-    stages = StageRecorder()
+    """Everything after capture; the stages are kept under their passes' names."""
     report.stage("passes")
-    stages.record("capture", captured.graph)
-    joint = run_passes(target.joint_passes, captured.graph, stages.record)
-    report.stage("plan")
-    policy = POLICIES[target.name]
-    wanted = choose_saved(joint, policy)
     with target.build(report.kernels) as build:
         # Without a budget the first plan is the plan: its kernels are built while it is made.
         begin = build.add if options.budget_bytes is None else _wait
-        entries = plan_within(
-            joint,
-            wanted,
-            options.budget_bytes,
-            lambda saved: _plan_entries(joint, saved, target, begin),
-        )
-        build.add(entries.sources)
-        stages.extend(entries.stages)
-        stages.dump(entries.plan, entries.sources)
-        contract = build_contract(model, captured.call, captured.renewed)
-        decisions = decide(joint, policy, wanted, *entries.parts, options.budget_bytes)
+        compiler = _Compiler(captured.graph, target, options.budget_bytes, begin, report)
+        made = compiler.run()
+        build.add(made.sources)
+        made.stages.dump(made.plan, made.sources)
         return Program(
-            plan=entries.plan,
-            kernels=tuple(build.finish(entries.sources)),
-            contract=contract,
+            plan=made.plan,
+            kernels=tuple(build.finish(made.sources)),
+            contract=build_contract(model, captured.call, captured.renewed),
             template=captured.template,
             constants=captured.constants,
             gradient_sources=gradient_sources(captured.graph),
-            stages=stages.stages,
-            decisions=decisions,
-            sources=entries.sources,
+            stages=made.stages.stages,
+            decide=made.decide,
+            sources=made.sources,
             in_flight=options.in_flight,
             deterministic=options.deterministic,
         )
@@ -104,34 +98,91 @@ def _wait(kernels: Iterable[KernelSource]) -> None:
 class _Entries:
     """Forward and backward, planned for one choice of saved values."""
 
-    parts: tuple[Graph, Graph | None]  # just cut
     plan: Plan
     sources: tuple[KernelSource, ...]
     stages: StageRecorder
+    decide: Callable[[], tuple[Decision, ...]]
 
     @property
     def peak_bytes(self) -> int:
         return self.plan.peak_bytes
 
 
-def _plan_entries(
-    joint: Graph,
-    saved: frozenset[Value],
-    target: Target,
-    begin: Callable[[Iterable[KernelSource]], None],
-) -> _Entries:
-    """Cut the joint graph, make kernels of both parts, plan them on one time line."""
-    stages = StageRecorder()
-    forward, backward = parts = partition(joint, saved)
-    planner = Planner(remembered(target.generate), target.apart_bytes, target.scratch)
-    forward = _finish_entry(forward, {}, stages)
-    planner.entry(forward)
-    begin(planner.kernels.values())
-    if backward is not None:
-        planner.entry(_finish_entry(backward, residual_layouts(forward), stages))
-        begin(planner.kernels.values())
-    planned, sources = planner.finish()
-    return _Entries(parts, planned, sources, stages)
+@dataclass(frozen=True)
+class _Compiler:
+    """From the captured graph to a plan and the sources of its kernels."""
+
+    captured: Graph
+    target: Target
+    budget: int | None
+    begin: Callable[[Iterable[KernelSource]], None]
+    report: Report
+
+    def run(self) -> _Entries:
+        """Equal layers are compiled once where nothing has to be chosen layer by layer."""
+        if self.budget is None:
+            try:
+                return self._run(*fold(self.captured))
+            except NotRepeating as reason:
+                _LOG.debug("layers are compiled one by one: %s", reason)
+        return self._run(self.captured, ())
+
+    def _run(self, graph: Graph, foldings: tuple[Folding, ...]) -> _Entries:
+        stages = StageRecorder(self.captured, graph, foldings)
+        joint = run_passes(self.target.joint_passes, graph, stages.record)
+        self.report.stage("plan")
+        wanted = choose_saved(joint, POLICIES[self.target.name])
+
+        def plan(saved: frozenset[Value]) -> _Entries:
+            return self._plan(joint, wanted, saved, foldings, stages.branch())
+
+        return plan_within(joint, wanted, self.budget, plan)
+
+    def _plan(
+        self,
+        joint: Graph,
+        wanted: frozenset[Value],
+        saved: frozenset[Value],
+        foldings: tuple[Folding, ...],
+        stages: StageRecorder,
+    ) -> _Entries:
+        """Cut the joint graph, make kernels of both parts, plan them on one time line."""
+        target = self.target
+        planner = Planner(remembered(target.generate), target.apart_bytes, target.scratch)
+        entries: list[Graph] = []
+
+        def plan_entry(entry: Graph) -> None:
+            entries.append(unfold(entry, foldings))
+            planner.entry(entries[-1])
+            self.begin(planner.kernels.values())
+
+        forward, backward = parts = partition(joint, saved)
+        forward = _finish_entry(forward, {}, stages)
+        plan_entry(forward)
+        if backward is not None:
+            plan_entry(_finish_entry(backward, residual_layouts(forward), stages))
+        if foldings:
+            check_whole(self.captured, entries)
+        plan, sources = planner.finish()
+        return _Entries(plan, sources, stages, partial(self._decide, joint, wanted, parts, stages))
+
+    def _decide(
+        self,
+        joint: Graph,
+        wanted: frozenset[Value],
+        parts: tuple[Graph, Graph | None],
+        stages: StageRecorder,
+    ) -> tuple[Decision, ...]:
+        policy = POLICIES[self.target.name]
+        forward, backward = parts
+        if backward is None:
+            return ()
+        wholes = [stages.whole(graph) for graph in (joint, forward, backward)]
+        if wholes != [joint, forward, backward]:
+            # Equal layers, and so no budget: what is saved is what the policy wanted.
+            ports = wholes[-1].inputs
+            wanted = frozenset(port.value for port in ports if port.role is Role.RESIDUAL)
+        return decide(wholes[0], policy, wanted, wholes[1], wholes[2], self.budget)
 
 
 def _finish_entry(entry: Graph, residuals: Mapping[str, Strided], stages: StageRecorder) -> Graph:

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from copy import copy
+from functools import partial
 from pathlib import Path
 
 from rudagraph.ir.graph import Graph
+from rudagraph.ir.text import print_graph
 from rudagraph.options import environment
+from rudagraph.passes.fold import Folding, unfold
+from rudagraph.passes.layers import NotRepeating
 from rudagraph.passes.notes import note
 from rudagraph.schedule.kernel import KernelSource
 from rudagraph.schedule.plan import Plan
@@ -20,28 +25,64 @@ from rudagraph.schedule.program import Stage
 
 
 class StageRecorder:
-    """Collects stages in order; `record` returns the graph, so that it can stand in a chain."""
+    """Collects stages in order; `record` returns the graph, so that it can stand in a chain.
 
-    def __init__(self) -> None:
+    Args:
+        captured: the graph that compilation began with.
+        folded: what the passes were given; with all layers that is `captured`.
+        foldings: what brings back the layers that it lacks.
+    """
+
+    def __init__(self, captured: Graph, folded: Graph, foldings: Sequence[Folding]) -> None:
         self._graphs: list[tuple[str, Graph]] = []
+        self._foldings = foldings
+        self._wholes: dict[int, Graph] = {id(folded): captured}  # graphs with all their layers
+        self.record("capture", folded)
 
     def record(self, name: str, graph: Graph) -> Graph:
         self._graphs.append((name, graph))
         return graph
 
-    def extend(self, other: StageRecorder) -> None:
-        """Add the stages of another recorder after these."""
-        self._graphs += other._graphs
+    def branch(self) -> StageRecorder:
+        """A recorder that goes on from here beside this one."""
+        other = copy(self)
+        other._graphs = list(self._graphs)
+        return other
+
+    def whole(self, graph: Graph) -> Graph:
+        """A recorded graph with all its layers; as it is where they cannot be put back."""
+        if id(graph) not in self._wholes:
+            try:
+                self._wholes[id(graph)] = unfold(graph, self._foldings)
+            except NotRepeating:
+                self._wholes[id(graph)] = graph
+        return self._wholes[id(graph)]
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         before: dict[str, Graph] = {}
         stages = []
         for name, graph in self._graphs:
-            said = note(name, before.get(graph.name, graph), graph)
+            last = before.get(graph.name, graph)
             before[graph.name] = graph
-            stages.append(Stage(name, graph.name, graph, said))
+            show, tell = partial(self._text, graph), partial(self._note, name, last, graph)
+            stages.append(Stage(name, graph.name, show, tell))
         return tuple(stages)
+
+    def _text(self, graph: Graph) -> str:
+        whole = self.whole(graph)
+        left_out = "".join(
+            f"# {folding.removed} equal layers of {folding.layers.prefix} are left out\n"
+            for folding in self._foldings
+            if whole is graph
+        )
+        return left_out + print_graph(whole)
+
+    def _note(self, name: str, before: Graph, after: Graph) -> str:
+        wholes = self.whole(before), self.whole(after)
+        if self._foldings and (wholes[0] is before or wholes[1] is after):
+            return note(name, before, after)
+        return note(name, *wholes)
 
     def dump(self, plan: Plan, sources: Sequence[KernelSource]) -> None:
         """Write all stages where RUDAGRAPH_DUMP says; nothing when it is unset."""

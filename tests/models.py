@@ -33,7 +33,6 @@ _DECODER = {
     "vocab_size": VOCABULARY,
     "hidden_size": HIDDEN,
     "intermediate_size": 56,
-    "num_hidden_layers": 2,
     "num_attention_heads": HEADS,
     "num_key_value_heads": 2,
     "max_position_embeddings": 32,
@@ -45,28 +44,30 @@ _ENCODER = {
     "vocab_size": VOCABULARY,
     "hidden_size": HIDDEN,
     "intermediate_size": 56,
-    "num_hidden_layers": 2,
     "num_attention_heads": HEADS,
     "max_position_embeddings": 32,
 }
 
 
-def llama(dropout: float) -> nn.Module:
+def llama(dropout: float, layers: int = 2) -> nn.Module:
     config = transformers.LlamaConfig(
-        **_DECODER, attention_dropout=dropout, tie_word_embeddings=True
+        **_DECODER, num_hidden_layers=layers, attention_dropout=dropout, tie_word_embeddings=True
     )
     return _build(transformers.LlamaForCausalLM, config)
 
 
-def qwen3(dropout: float) -> nn.Module:
-    config = transformers.Qwen3Config(**_DECODER, head_dim=8, attention_dropout=dropout)
+def qwen3(dropout: float, layers: int = 2) -> nn.Module:
+    config = transformers.Qwen3Config(
+        **_DECODER, num_hidden_layers=layers, head_dim=8, attention_dropout=dropout
+    )
     return _build(transformers.Qwen3ForCausalLM, config)
 
 
-def gemma2(dropout: float) -> nn.Module:
+def gemma2(dropout: float, layers: int = 2) -> nn.Module:
     # One layer sees a window of 8 of the 12 positions, the other sees all of them.
     config = transformers.Gemma2Config(
         **_DECODER,
+        num_hidden_layers=layers,
         head_dim=8,
         query_pre_attn_scalar=8,
         sliding_window=8,
@@ -75,17 +76,19 @@ def gemma2(dropout: float) -> nn.Module:
     return _build(transformers.Gemma2ForCausalLM, config)
 
 
-def mistral(dropout: float) -> nn.Module:
-    config = transformers.MistralConfig(**_DECODER, sliding_window=8, attention_dropout=dropout)
+def mistral(dropout: float, layers: int = 2) -> nn.Module:
+    config = transformers.MistralConfig(
+        **_DECODER, num_hidden_layers=layers, sliding_window=8, attention_dropout=dropout
+    )
     return _build(transformers.MistralForCausalLM, config)
 
 
-def gpt2(dropout: float) -> nn.Module:
+def gpt2(dropout: float, layers: int = 2) -> nn.Module:
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY,
         n_positions=32,
         n_embd=HIDDEN,
-        n_layer=2,
+        n_layer=layers,
         n_head=HEADS,
         resid_pdrop=dropout,
         embd_pdrop=dropout,
@@ -96,9 +99,10 @@ def gpt2(dropout: float) -> nn.Module:
     return _build(transformers.GPT2LMHeadModel, config)
 
 
-def gpt_neox(dropout: float) -> nn.Module:
+def gpt_neox(dropout: float, layers: int = 2) -> nn.Module:
     config = transformers.GPTNeoXConfig(
         **_ENCODER,
+        num_hidden_layers=layers,
         hidden_dropout=dropout,
         attention_dropout=dropout,
         bos_token_id=1,
@@ -107,12 +111,12 @@ def gpt_neox(dropout: float) -> nn.Module:
     return _build(transformers.GPTNeoXForCausalLM, config)
 
 
-def opt(dropout: float) -> nn.Module:
+def opt(dropout: float, layers: int = 2) -> nn.Module:
     config = transformers.OPTConfig(
         vocab_size=VOCABULARY,
         hidden_size=HIDDEN,
         ffn_dim=56,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=HEADS,
         max_position_embeddings=32,
         word_embed_proj_dim=HIDDEN,
@@ -125,16 +129,20 @@ def opt(dropout: float) -> nn.Module:
     return _build(transformers.OPTForCausalLM, config)
 
 
-def bert(dropout: float) -> nn.Module:
+def bert(dropout: float, layers: int = 2) -> nn.Module:
     config = transformers.BertConfig(
-        **_ENCODER, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+        **_ENCODER,
+        num_hidden_layers=layers,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
     )
     return _build(transformers.BertForMaskedLM, config)
 
 
-def roberta(dropout: float) -> nn.Module:
+def roberta(dropout: float, layers: int = 2) -> nn.Module:
     config = transformers.RobertaConfig(
         **_ENCODER,
+        num_hidden_layers=layers,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
         pad_token_id=1,
@@ -144,12 +152,12 @@ def roberta(dropout: float) -> nn.Module:
     return _build(transformers.RobertaForMaskedLM, config)
 
 
-def distilbert(dropout: float) -> nn.Module:
+def distilbert(dropout: float, layers: int = 2) -> nn.Module:
     config = transformers.DistilBertConfig(
         vocab_size=VOCABULARY,
         dim=HIDDEN,
         hidden_dim=56,
-        n_layers=2,
+        n_layers=layers,
         n_heads=HEADS,
         max_position_embeddings=32,
         dropout=dropout,
@@ -158,11 +166,11 @@ def distilbert(dropout: float) -> nn.Module:
     return _build(transformers.DistilBertForMaskedLM, config)
 
 
-def vit(dropout: float) -> nn.Module:
+def vit(dropout: float, layers: int = 2) -> nn.Module:
     config = transformers.ViTConfig(
         hidden_size=HIDDEN,
         intermediate_size=56,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=HEADS,
         image_size=12,
         patch_size=4,
@@ -173,14 +181,14 @@ def vit(dropout: float) -> nn.Module:
     return _build(transformers.ViTForImageClassification, config)
 
 
-def t5(dropout: float) -> nn.Module:
+def t5(dropout: float, layers: int = 2) -> nn.Module:
     config = transformers.T5Config(
         vocab_size=VOCABULARY,
         d_model=HIDDEN,
         d_kv=8,
         d_ff=56,
-        num_layers=2,
-        num_decoder_layers=2,
+        num_layers=layers,
+        num_decoder_layers=layers,
         num_heads=HEADS,
         dropout_rate=dropout,
         feed_forward_proj="gated-gelu",
@@ -217,7 +225,7 @@ def image_batch(generator: torch.Generator) -> dict[str, torch.Tensor]:
     return {"pixel_values": pixels, "labels": labels}
 
 
-_Builder = Callable[[float], nn.Module]
+_Builder = Callable[[float, int], nn.Module]
 _Batch = Callable[[torch.Generator], dict[str, torch.Tensor]]
 
 MODELS: dict[str, tuple[_Builder, _Batch]] = {
@@ -237,13 +245,17 @@ MODELS: dict[str, tuple[_Builder, _Batch]] = {
 
 
 def build_model(
-    name: str, dtype: torch.dtype = torch.float32, dropout: float = 0.0, seed: int = 0
+    name: str,
+    dtype: torch.dtype = torch.float32,
+    dropout: float = 0.0,
+    seed: int = 0,
+    layers: int = 2,
 ) -> Sample:
     """The named model in train mode with its batch; floating inputs have the model's dtype."""
     builder, make_batch = MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = builder(dropout).to(dtype).train()
+        model = builder(dropout, layers).to(dtype).train()
     batch = make_batch(torch.Generator().manual_seed(seed + 1))
     return Sample(
         model,

@@ -1,12 +1,14 @@
 """Program: one compiled signature of a step as pure data, just what an artifact holds.
 
-Input of the runtime, output of the compiler. Invariant: nothing in it refers to a model, a device
-handle or a function; constants are the only tensors.
+Input of the runtime, output of the compiler. Invariant: nothing in it refers to a model or a device
+handle; constants are the only tensors. What is there for people, stages and decisions, is worked
+out when somebody looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -14,24 +16,29 @@ import torch
 from rudagraph.ir.contract import Contract
 from rudagraph.ir.decision import Decision
 from rudagraph.ir.graph import Graph, Role, Value
-from rudagraph.ir.text import print_graph
 from rudagraph.ir.tree import Template
 from rudagraph.schedule.kernel import KernelSource, MachineCode
 from rudagraph.schedule.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stage:
-    """A graph of one entry after one part of the compilation; `text` is what it says."""
+    """A graph of one entry after one part of the compilation, for people to read."""
 
     name: str  # "capture", "simplify", … in the order they ran; the last is what was planned
     entry: str  # "joint", "forward" or "backward"
-    graph: Graph | str  # printed when somebody looks
-    note: str = ""  # what this part did, in a line; nothing where it changed nothing
+    show: Callable[[], str]
+    tell: Callable[[], str] = str
 
     @property
     def text(self) -> str:
-        return self.graph if isinstance(self.graph, str) else print_graph(self.graph)
+        """The graph, printed when somebody looks."""
+        return self.show()
+
+    @property
+    def note(self) -> str:
+        """What this part did, in a line; nothing where it changed nothing."""
+        return self.tell()
 
 
 @dataclass(frozen=True)
@@ -49,10 +56,15 @@ class Program:
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     gradient_sources: tuple[tuple[str, tuple[str, ...]], ...] = ()
     stages: tuple[Stage, ...] = ()
-    decisions: tuple[Decision, ...] = ()
+    decide: Callable[[], tuple[Decision, ...]] = tuple
     sources: tuple[KernelSource, ...] = ()
     in_flight: int = 1
     deterministic: bool = False
+
+    @functools.cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Why each value that backward needs is saved, or computed again."""
+        return self.decide()
 
 
 def gradient_sources(graph: Graph) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -6,6 +6,7 @@ They are made in milliseconds and exercise all of the runtime but the launching 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,7 +49,9 @@ def plain_program(
         template=captured.template,
         constants=captured.constants,
         gradient_sources=gradient_sources(captured.graph),
-        stages=tuple(Stage(name, graph.name, print_graph(graph)) for name, graph in graphs),
+        stages=tuple(
+            Stage(name, graph.name, partial(print_graph, graph)) for name, graph in graphs
+        ),
         in_flight=options.in_flight,
     )
 

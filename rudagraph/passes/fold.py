@@ -1,0 +1,252 @@
+"""Equal layers are compiled once: most are taken out, and put back into what the passes have made.
+
+    layers.0 … layers.47   fold   layers.0 … layers.4   passes    layers.0 … layers.4
+                          ----->                       ------->                       unfold
+                                                          layers.0 … layers.47        <-----
+
+A pass looks at an op and its neighbours: what it makes of a layer between two equal ones it makes
+of every such layer. Input: the joint graph as captured, then any graph that passes have made of the
+folded one. Output: the graph with fewer layers, the graph with all of them. Invariant: only layers
+are taken out that are the same, op by op, but for their index, and they come back only where two
+neighbours have come out the same. Otherwise it is NotRepeating, and the graph is compiled as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from rudagraph.errors import VerifyError
+from rudagraph.ir.graph import Graph, Location, Op, Port, Role, Value
+from rudagraph.ir.verify import verify
+from rudagraph.passes.layers import Layers, NotRepeating, Run
+
+# Repeats that stay: those at the ends have other neighbours, of the rest two must come out alike.
+_KEPT = 5
+# Fewer that could be left out are not worth the while.
+_LEAST = 3
+
+
+def fold(joint: Graph) -> tuple[Graph, tuple[Folding, ...]]:
+    """The graph without most of its equal layers, and what brings them back, the last first."""
+    foldings: list[Folding] = []
+    for prefix in _rows(joint):
+        try:
+            joint, folding = _fold(joint, Layers(prefix, joint.ops))
+        except NotRepeating:
+            continue
+        foldings.insert(0, folding)
+    return joint, tuple(foldings)
+
+
+def unfold(graph: Graph, foldings: Sequence[Folding]) -> Graph:
+    """The graph with the layers of all rows."""
+    for folding in foldings:
+        graph = folding.unfold(graph)
+    return graph
+
+
+def check_whole(captured: Graph, entries: Sequence[Graph]) -> None:
+    """NotRepeating unless forward and backward read and give what the captured graph does."""
+    known = {(port.role, port.target) for port in captured.inputs}
+    read = {(port.role, port.target) for entry in entries for port in entry.inputs}
+    given = [(port.role, port.target) for entry in entries for port in entry.outputs]
+    wanted = {(port.role, port.target) for port in captured.outputs}
+    saved = {target for role, target in given if role is Role.RESIDUAL}
+    for role, target in read - known:
+        if role is not Role.RESIDUAL or target not in saved:
+            raise NotRepeating(f"there is no {role.value} {target}")
+    if sorted(str(port) for port in given if port[0] is not Role.RESIDUAL) != sorted(
+        map(str, wanted)
+    ):
+        raise NotRepeating("not all that was captured is given")
+
+
+def _rows(joint: Graph) -> list[str]:
+    """Module paths of many numbered modules; a list inside such a module is part of it."""
+    found: dict[str, set[int]] = {}
+    for port in joint.inputs:
+        parts = port.target.split(".")
+        place = next((place for place, part in enumerate(parts) if part.isdigit()), None)
+        if port.role is Role.PARAMETER and place is not None:
+            found.setdefault(".".join(parts[:place]), set()).add(int(parts[place]))
+    return [prefix for prefix, indices in found.items() if len(indices) >= _KEPT + _LEAST]
+
+
+class _Moving:
+    """Ops some layers further on: `far` where they lie beyond the middle of the row."""
+
+    def __init__(self, layers: Layers, far: int, ops: Sequence[Op], runs: Sequence[Run]) -> None:
+        if not runs:
+            raise NotRepeating(f"no two layers of {layers.prefix} have come out alike")
+        self.layers, self.far = layers, far
+        second = ops[runs[0].start + runs[0].length]
+        middle = layers.index(second.results[0].name)
+        assert middle is not None, "what repeats belongs to a layer"
+        self.middle = middle
+        self.shared = {value for run in runs for value in layers.read_by_all(ops, run)}
+        self.near = 2 * abs(runs[0].step)
+        self.left: dict[Value, Value] = {}  # what ops outside of the repeats give, and gave
+
+    def op(self, op: Op, by: int) -> Op:
+        """The op so many layers further on; what all layers read goes where its layer goes."""
+        layers = self.layers
+        by_result = self._distance(op.results[0], by)
+        if layers.index(op.results[0].name) is None:
+            # Outside the row: in forward's order before it or after it.
+            op = layers.drawing(op, self._outside)
+            where = layers.name(op.location.module, self._beyond(op.location.module))
+        else:
+            op = layers.drawing(op, lambda stream: stream + by_result * layers.streams)
+            where = layers.name(op.location.module, by_result)
+        operands = [
+            layers.value(o, self._distance(o, by)) if isinstance(o, Value) else o
+            for o in op.operands
+        ]
+        return Op(
+            op.opcode,
+            tuple(operands),
+            tuple([layers.value(value, self._distance(value, by)) for value in op.results]),
+            op.attributes,
+            Location(where, op.location.line),
+            op.body,
+        )
+
+    def outside(self, ops: Sequence[Op], by: int) -> list[Op]:
+        """Ops outside of the repeats; NotRepeating where one reads of a layer far from its own."""
+        for op in ops:
+            own = self.layers.index(op.results[0].name)
+            for value in op.inputs:
+                index = self.layers.index(value.name)
+                if index is None or value in self.shared:
+                    continue
+                if (
+                    abs(own - index) > self.near
+                    if own is not None
+                    else by != self._beyond(value.name)
+                ):
+                    raise NotRepeating(f"{value} of one layer is read far from it")
+        moved = [self.op(op, by) for op in ops]
+        for op, now in zip(ops, moved, strict=True):
+            self.left.update(zip(op.results, now.results, strict=True))
+        return moved
+
+    def output(self, port: Port) -> Port:
+        """The port, where it is of no layer though its value may be."""
+        layers = self.layers
+        if layers.index(port.target) is not None or layers.index(port.value.name) is None:
+            return port
+        if port.value not in self.left:
+            raise NotRepeating(f"{port.value} of one layer is handed out")
+        return replace(port, value=self.left[port.value])
+
+    def _distance(self, value: Value, by: int) -> int:
+        return self._beyond(value.name) if value in self.shared else by
+
+    def _beyond(self, name: str) -> int:
+        index = self.layers.index(name)
+        return self.far if index is not None and index > self.middle else 0
+
+    def _outside(self, stream: int) -> int:
+        is_later = stream > self.layers.first_stream
+        return stream + self.far * self.layers.streams if is_later else stream
+
+
+@dataclass(frozen=True)
+class Folding:
+    """What was taken out: `removed` layers in the middle of a row."""
+
+    layers: Layers
+    removed: int
+    step: int  # so many layers, of as many kinds, repeat as one
+
+    def unfold(self, graph: Graph) -> Graph:
+        """The graph with the layers back; NotRepeating where those left have come out different."""
+        ops, layers = graph.ops, self.layers
+        found = (layers.upwards(ops), layers.downwards(ops))
+        up, down = (run and run.of(self.step) for run in found)
+        runs = [run for run in (up, down) if run is not None]
+        moving = _Moving(layers, self.removed, ops, runs)
+        unfolded: list[Op] = []
+        # Forward goes up past the layers left out, backward comes down past them: between is far.
+        done, by = 0, self.removed if up is None else 0
+        for run in runs:
+            second = run.start + run.length  # the repeat that comes again for each layer left out
+            if run.start < done:
+                raise NotRepeating(f"layers of {layers.prefix} go up and down at once")
+            unfolded += moving.outside(ops[done:second], by)
+            done, by = second + run.length, self.removed - by
+            for distance in self._distances(run):
+                unfolded += [moving.op(op, distance) for op in ops[second:done]]
+        unfolded += moving.outside(ops[done:], by)
+        inputs = self._ports(graph.inputs)
+        outputs = self._ports([moving.output(port) for port in graph.outputs])
+        return _verified(Graph(graph.name, inputs, tuple(unfolded), outputs))
+
+    def _distances(self, run: Run) -> range:
+        """How far each copy of a repeat goes, in the order in which they come."""
+        last = self.removed
+        return range(0, last + 1, run.step) if run.step > 0 else range(last, -1, run.step)
+
+    def _ports(self, ports: Sequence[Port]) -> tuple[Port, ...]:
+        """Ports of a role are in the order of layers, whatever that of the ops."""
+        unfolded: list[Port] = []
+        for _, group in groupby(ports, key=lambda port: port.role):
+            alike = list(group)
+            run = self.layers.upwards(alike)
+            run = run and run.of(self.step)
+            if run is None:
+                unfolded += alike
+                continue
+            second = run.start + run.length
+            last = second + run.length
+            unfolded += alike[:second]
+            for distance in self._distances(run):
+                unfolded += [self.layers.port(port, distance) for port in alike[second:last]]
+            unfolded += [self.layers.port(port, self.removed) for port in alike[last:]]
+        return tuple(unfolded)
+
+
+def _fold(joint: Graph, layers: Layers) -> tuple[Graph, Folding]:
+    """Layers in the middle of one row left out; later ones move down into their place."""
+    ops = joint.ops
+    up, down = layers.upwards(ops), layers.downwards(ops)
+    has_backward = any(port.role is Role.GRADIENT for port in joint.outputs)
+    if up is None or (down is not None) != has_backward:
+        raise NotRepeating(f"{layers.prefix} does not repeat")
+    step = math.lcm(up.step, 1 if down is None else down.step)
+    up, down = up.of(step), down and down.of(step)
+    if up is None or (down is None and has_backward):
+        raise NotRepeating(f"{layers.prefix} repeats otherwise in backward")
+    runs = [up] if down is None else [up, down]
+    count = min(run.repeats for run in runs) - _KEPT
+    if count < _LEAST:
+        raise NotRepeating(f"{layers.prefix} has few layers")
+    removed = count * step
+    # Two repeats stay on either side of forward's gap, and as many before that of backward.
+    gap = up.start + 2 * up.length
+    end = len(ops) if down is None else down.start + 2 * down.length
+    before, far = ops[:gap], ops[gap + count * up.length : end]
+    after = () if down is None else ops[end + count * down.length :]
+    moving = _Moving(layers, -removed, ops, runs)
+    left = moving.outside(before, 0) + moving.outside(far, -removed) + moving.outside(after, 0)
+    indices = [layers.index(port.target) for port in joint.inputs]
+    end_of_row = max(index for index in indices if index is not None) + 1 - removed
+
+    def stays(port: Port) -> bool:
+        index = layers.index(port.target)
+        return index is None or index < end_of_row
+
+    inputs = tuple(filter(stays, joint.inputs))
+    outputs = tuple(map(moving.output, filter(stays, joint.outputs)))
+    folded = _verified(Graph(joint.name, inputs, tuple(left), outputs))
+    return folded, Folding(layers, removed, step)
+
+
+def _verified(graph: Graph) -> Graph:
+    try:
+        return verify(graph, stage="fold")
+    except VerifyError as error:
+        raise NotRepeating(str(error)) from error

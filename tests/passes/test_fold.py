@@ -1,0 +1,214 @@
+"""Equal layers are compiled once: what comes of it is what compiling each of them gives."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rudagraph import compiler
+from rudagraph.capture import capture
+from rudagraph.ir.graph import Graph
+from rudagraph.ir.text import print_graph
+from rudagraph.passes.fold import fold, unfold
+from rudagraph.progress import SILENT
+from rudagraph.schedule.print_plan import print_plan
+from rudagraph.target import CPU, Target, cuda_target
+from tests.models import MODELS, build_model
+
+TARGETS = {"cpu": CPU, "cuda": cuda_target(9, 0)}
+LAYERS = 10
+
+
+def compiled(joint: Graph, target: Target, monkeypatch: pytest.MonkeyPatch, *, folding: bool):
+    """Everything that comes of a captured graph, as text: entries, plan, kernels, decisions."""
+    with monkeypatch.context() as patch:
+        if not folding:
+            patch.setattr(compiler, "fold", lambda graph: (graph, ()))
+        one = compiler._Compiler(joint, target, None, lambda kernels: None, SILENT)
+        made = one.run()
+    finished = {stage.entry: stage.text for stage in made.stages.stages if stage.name == "order"}
+    kernels = {source.name: source.text for source in made.sources}
+    return finished, print_plan(made.plan), kernels, made.decide()
+
+
+def same_either_way(
+    joint: Graph, target: Target, monkeypatch: pytest.MonkeyPatch, *, folds: bool
+) -> None:
+    """`folds`: whether there are layers to leave out; not so is a fault as well."""
+    assert bool(fold(joint)[1]) == folds
+    once = compiled(joint, target, monkeypatch, folding=True)
+    each = compiled(joint, target, monkeypatch, folding=False)
+    assert once == each
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("llama", "bert", "gpt2") else pytest.mark.full)
+        for name in MODELS
+    ],
+)
+def test_models(name: str, dropout: float, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T5 adds each layer's part to the gradient of one position bias: its layers stay."""
+    layers = 20 if name == "gemma2" else LAYERS
+    model, batch = build_model(name, dropout=dropout, layers=layers)
+    joint = capture(model, (), dict(batch), outputs="loss").graph
+    same_either_way(joint, TARGETS[target], monkeypatch, folds=name != "t5")
+
+
+# ---- rows of all kinds
+
+
+class Layer(nn.Module):
+    """Some of what layers are made of."""
+
+    def __init__(self, width: int, has: frozenset[str], kind: int, inner: int) -> None:
+        super().__init__()
+        self.has, self.kind = has, kind
+        self.first = nn.Linear(width, width, bias="bias" in has)
+        if "growing" in has:
+            self.wide, self.back = nn.Linear(width, inner), nn.Linear(inner, width)
+        if "norm" in has:
+            self.norm = nn.LayerNorm(width)
+        if "batch_norm" in has:
+            self.batch_norm = nn.BatchNorm1d(width)
+        if "two" in has:
+            self.parts = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        if "frozen" in has:
+            self.first.weight.requires_grad_(False)
+        self.dropout = nn.Dropout(0.25 if "dropout" in has else 0.0)
+
+    def forward(self, x: torch.Tensor, shared: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x) if "norm" in self.has else x
+        y = self.first(y)
+        if "shared" in self.has:
+            y = y * shared
+        if "mask" in self.has:
+            y = torch.where(mask, y, 0.0)
+        y = torch.tanh(y) if self.kind else F.gelu(y)
+        if "growing" in self.has:
+            y = self.back(torch.relu(self.wide(y)))
+        if "two" in self.has:
+            y = self.parts[1](torch.sin(self.parts[0](y)))
+        if "batch_norm" in self.has:
+            y = self.batch_norm(y)
+        y = self.dropout(y)
+        return x + y if "residual" in self.has else y
+
+
+FEATURES = (
+    "bias norm batch_norm two frozen dropout mask residual embed_dropout head_dropout head last"
+).split()
+# Most of these keep a row from being folded.
+ODDITIES = (
+    "shared own_shared skip far_skip every collect tied odd_one detached early_head growing "
+    "one_hidden all_hidden"
+).split()
+
+
+class Row(nn.Module):
+    """A row of layers that are equal, or nearly so."""
+
+    def __init__(self, has: frozenset[str], count: int, kinds: int, width: int = 8) -> None:
+        super().__init__()
+        self.has = has
+        self.layers = nn.ModuleList(Layer(width, has, i % kinds, 4 + i) for i in range(count))
+        self.scale = nn.Parameter(torch.ones(width))
+        self.before = nn.Dropout(0.5 if "embed_dropout" in has else 0.0)
+        self.after = nn.Dropout(0.5 if "head_dropout" in has else 0.0)
+        self.head = nn.Linear(width, 3)
+        if "tied" in has:
+            self.layers[-1].first.weight = self.layers[0].first.weight
+        if "odd_one" in has and "norm" in has:
+            self.layers[count // 2].norm.eps = 1e-3
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        has, count = self.has, len(self.layers)
+        x = self.before(x)
+        mask = x.sum(-1, keepdim=True) > 0
+        shared = torch.sin(self.scale)
+        if "own_shared" in has:
+            shared = torch.cos(self.layers[0].first.weight[0] + x.mean(0))
+        seen, start = [], x
+        for index, layer in enumerate(self.layers):
+            x = layer(x, shared, mask)
+            if "every" in has:
+                x = x + start
+            if "skip" in has and index:
+                x = x + seen[-1]
+            if "far_skip" in has and index == count - 2:
+                x = x + seen[1]
+            if "detached" in has and index == count // 2:
+                x = x.detach() * 2 + x
+            seen.append(x)
+        total = self.head(self.after(x)).square().mean()
+        if "collect" in has:
+            total = total + torch.stack(seen).mean()
+        if "head" in has:
+            total = total + seen[-2].abs().mean()
+        if "early_head" in has:
+            total = total + seen[1].abs().mean()
+        handed_out = [seen[-1]] if "last" in has else []
+        handed_out += [seen[3]] if "one_hidden" in has else []
+        handed_out += seen if "all_hidden" in has else []
+        return total, *handed_out
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[] if seed < 30 else pytest.mark.full) for seed in range(300)]
+)
+def test_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(seed)
+    has = frozenset(name for name in FEATURES if random.random() < 0.35)
+    has |= frozenset(name for name in ODDITIES if random.random() < 0.04)
+    kinds = random.choice((1, 1, 2))
+    count = random.randint(7, 11) * kinds
+    row = Row(has, count, kinds)
+    joint = capture(row, (torch.randn(6, 8),)).graph
+    once = compiled(joint, CPU, monkeypatch, folding=True)
+    each = compiled(joint, CPU, monkeypatch, folding=False)
+    assert once == each, (sorted(has), count, kinds)
+
+
+@pytest.mark.parametrize(
+    "has",
+    [
+        "",
+        "residual norm",
+        "dropout residual embed_dropout head_dropout",
+        "two",
+        "mask batch_norm",
+        "last",
+    ],
+)
+def test_plain_rows_fold(has: str) -> None:
+    """Else the tests above could pass by folding nothing."""
+    joint = capture(Row(frozenset(has.split()), 12, 1), (torch.randn(6, 8),)).graph
+    folded, foldings = fold(joint)
+    assert len(folded.ops) < 0.75 * len(joint.ops)
+    assert print_graph(unfold(folded, foldings)) == print_graph(joint)
+
+
+@pytest.mark.parametrize(
+    "has",
+    [
+        "far_skip",
+        "collect",
+        "odd_one norm",
+        "tied",
+        "every",
+        "shared",
+        "growing",
+        "one_hidden",
+        "all_hidden",
+    ],
+)
+def test_what_is_not_the_same_for_all_layers_stays(has: str) -> None:
+    joint = capture(Row(frozenset(has.split()), 12, 1), (torch.randn(6, 8),)).graph
+    assert fold(joint) == (joint, ())
