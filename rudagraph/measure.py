@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -24,17 +25,30 @@ def peak_bytes(work: Callable[[], object], device: torch.device | str = "cpu") -
     if torch.device(device).type == "cuda":
         return _cuda_peak(work, torch.device(device))
     with _quiet_stderr():
-        # The events carry what each allocation and release moved; memory that is older than the
-        # profile is not in them, which is exactly the baseline wanted here.
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             work()
-        events = profiler.profiler.kineto_results.events()
-    moves = [event for event in events if event.name() == "[memory]"]
-    alive = peak = 0
-    for event in sorted(moves, key=lambda event: event.start_ns()):
-        alive += event.nbytes()
-        peak = max(peak, alive)
+        roots = profiler.profiler.kineto_results.experimental_event_tree()
+    alive: dict[int, int] = {}  # bytes by address; what is not in it is from before
+    total = peak = 0
+    for event in sorted(_allocations(roots), key=lambda event: event.start_time_ns):
+        address, size = event.extra_fields.ptr, event.extra_fields.alloc_size
+        if size > 0:
+            alive[address] = size
+            total += size
+            peak = max(peak, total)
+        else:
+            total -= alive.pop(address, 0)
     return peak
+
+
+def _allocations(roots: list[Any]) -> Iterator[Any]:
+    """What torch's allocator handed out, and took back with a negative size."""
+    stack = list(roots)
+    while stack:
+        event = stack.pop()
+        stack += event.children
+        if event.tag.name == "Allocation":
+            yield event
 
 
 def _cuda_peak(work: Callable[[], object], device: torch.device) -> int:

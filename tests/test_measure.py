@@ -34,6 +34,18 @@ def test_memory_from_before_does_not_count() -> None:
     assert peak_bytes(work) == MEGA
 
 
+def test_memory_from_an_earlier_measurement_does_not_count() -> None:
+    """PyTorch's profiler remembers the sizes of what it saw and did not see go."""
+    kept: list[torch.Tensor] = []
+    peak_bytes(lambda: kept.append(torch.empty(MEGA)))
+
+    def work() -> None:
+        kept.clear()
+        torch.empty(MEGA // 4)
+
+    assert peak_bytes(work) == MEGA
+
+
 def test_a_training_step_holds_its_activations_and_gradients() -> None:
     width, rows, depth = 64, 4096, 6
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))

@@ -11,10 +11,9 @@ import transformers
 from benchmarks import gpu_step
 from rudagraph.build.ptx import facts
 from rudagraph.capture import capture
-from rudagraph.compiler import _plan_entries, compile_capture
+from rudagraph.compiler import _Compiler, compile_capture
 from rudagraph.options import CompileOptions
-from rudagraph.passes.pipeline import run_passes
-from rudagraph.passes.recompute import POLICIES, choose_saved
+from rudagraph.progress import SILENT
 from rudagraph.runtime.explain import saved_buffers
 from rudagraph.schedule.plan import View
 from rudagraph.schedule.program import Program
@@ -105,11 +104,8 @@ def test_a_llama_of_a_billion_parameters_is_planned_within_nine_gibibytes() -> N
     model.tie_weights()
     ids = torch.zeros(case.batch, case.tokens, dtype=torch.int64)
     captured = capture(model, (), {"input_ids": ids, "labels": ids}, outputs="loss")
-    target = cuda_target(9, 0)
-    joint = run_passes(target.joint_passes, captured.graph)
-    saved = choose_saved(joint, POLICIES[target.name])
-    entries = _plan_entries(joint, saved, target, lambda kernels: None)
-    assert entries.peak_bytes <= 9.0 * 2**30
+    compiler = _Compiler(captured.graph, cuda_target(9, 0), None, lambda kernels: None, SILENT)
+    assert compiler.run().peak_bytes <= 9.0 * 2**30
 
 
 @pytest.mark.full
