@@ -80,9 +80,10 @@ class StageRecorder:
 
     def _note(self, name: str, before: Graph, after: Graph) -> str:
         wholes = self.whole(before), self.whole(after)
-        if self._foldings and (wholes[0] is before or wholes[1] is after):
-            return note(name, before, after)
-        return note(name, *wholes)
+        if not self._foldings or (wholes[0] is not before and wholes[1] is not after):
+            return note(name, *wholes)
+        said = note(name, before, after)
+        return f"{said} (most equal layers left out)" if said else ""
 
     def dump(self, plan: Plan, sources: Sequence[KernelSource]) -> None:
         """Write all stages where RUDAGRAPH_DUMP says; nothing when it is unset."""

@@ -110,6 +110,8 @@ class Layers:
 
     def drawing(self, op: Op, streams: Callable[[int], int]) -> Op:
         """The op with other numbers for the random streams that it, or its body, draws from."""
+        if not self.streams:
+            return op
         stream = op.get("stream")
         if isinstance(stream, int):
             named = {**dict(op.attributes), "stream": streams(stream)}

@@ -211,18 +211,18 @@ class Step:
 
     def ir(self, entry: str = "forward", stage: str | None = None) -> str:
         """The graph of an entry, forward or backward, after a stage; the last stage if None."""
-        texts = {(s.entry, s.name): s.text for s in self.program.stages}
-        entries = {name for name, _ in texts}
+        stages = {(s.entry, s.name): s for s in self.program.stages}
+        entries = {name for name, _ in stages}
         if entry not in entries and stage is None:
             raise UsageError(f"there is no entry {entry!r}", hint=suggest(entry, entries))
         if stage is None:
-            return [text for (name, _), text in texts.items() if name == entry][-1]
+            return [s for (name, _), s in stages.items() if name == entry][-1].text
         if stage not in self.stages:
             raise UsageError(f"there is no stage {stage!r}", hint=suggest(stage, self.stages))
         # Before the cut there is one graph for both entries.
         for name in (entry, "joint"):
-            if (name, stage) in texts:
-                return texts[name, stage]
+            if (name, stage) in stages:
+                return stages[name, stage].text
         having = [s.name for s in self.program.stages if s.entry == entry]
         raise UsageError(
             f"there is no {entry} graph after stage {stage!r}", hint=suggest(stage, having)
