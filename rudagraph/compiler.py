@@ -173,16 +173,18 @@ class _Compiler:
         parts: tuple[Graph, Graph | None],
         stages: StageRecorder,
     ) -> tuple[Decision, ...]:
+        """Why values are saved, of all layers where they can be put back into what was cut."""
         policy = POLICIES[self.target.name]
         forward, backward = parts
         if backward is None:
             return ()
         wholes = [stages.whole(graph) for graph in (joint, forward, backward)]
-        if wholes != [joint, forward, backward]:
-            # Equal layers, and so no budget: what is saved is what the policy wanted.
-            ports = wholes[-1].inputs
-            wanted = frozenset(port.value for port in ports if port.role is Role.RESIDUAL)
-        return decide(wholes[0], policy, wanted, wholes[1], wholes[2], self.budget)
+        if any(whole is part for whole, part in zip(wholes, (joint, *parts), strict=True)):
+            return decide(joint, policy, wanted, forward, backward, self.budget)
+        # Layers were left out, and so there is no budget: all is saved that the policy wanted.
+        ports = wholes[-1].inputs
+        wanted = frozenset(port.value for port in ports if port.role is Role.RESIDUAL)
+        return decide(wholes[0], policy, wanted, wholes[1], wholes[2])
 
 
 def _finish_entry(entry: Graph, residuals: Mapping[str, Strided], stages: StageRecorder) -> Graph:
