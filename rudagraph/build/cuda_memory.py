@@ -128,15 +128,29 @@ def load_kept_words(builder: Any, pointer: Any, size: int) -> list[Any]:
         return load_words(builder, pointer, size)
     text = "createpolicy.fractional.L2::evict_last.b64 $0, 1.0;"
     policy = raw_assembly(builder, text, "=l", _i64, [], False)
+    return _load_hinted(builder, pointer, size, "L2::cache_hint", [policy])
+
+
+def load_streamed_words(builder: Any, pointer: Any, size: int) -> list[Any]:
+    """As `load_words`, of what L2 may give up first."""
+    if size < 4:
+        return load_words(builder, pointer, size)
+    return _load_hinted(builder, pointer, size, "cs", [])
+
+
+def _load_hinted(
+    builder: Any, pointer: Any, size: int, hint: str, policies: list[Any]
+) -> list[Any]:
     words: list[Any] = []
     for offset, step in pieces(size):
         count = step // 4
         names = ", ".join(f"${index}" for index in range(count))
-        place, held = f"[${count}], ${count + 1};", f"{{{names}}}" if count > 1 else names
-        text = f"ld.global.L2::cache_hint{_lanes(count)}.u32 {held}, {place}"
+        held = f"{{{names}}}" if count > 1 else names
+        behind = "".join(f", ${count + 1 + index}" for index in range(len(policies)))
+        text = f"ld.global.{hint}{_lanes(count)}.u32 {held}, [${count}]{behind};"
         kind = ir.LiteralStructType([_i32] * count) if count > 1 else _i32
-        constraints = "=r," * count + "l,l,~{memory}"
-        values = [_number(builder, pointer, offset), policy]
+        constraints = "=r," * count + "l," * (1 + len(policies)) + "~{memory}"
+        values = [_number(builder, pointer, offset), *policies]
         value = raw_assembly(builder, text, constraints, kind, values, True)
         words += [builder.extract_value(value, i) for i in range(count)] if count > 1 else [value]
     return words

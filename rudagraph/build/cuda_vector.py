@@ -50,6 +50,10 @@ class Vector(Functions):
         """As `load`, of what others read too: L2 gives up everything else before."""
         return self._loader(name, STORAGES[type_name], memory.load_kept_words)
 
+    def _make_load_streamed(self, name: str, type_name: str) -> Intrinsic:
+        """As `load`, of what L2 may give up first."""
+        return self._loader(name, STORAGES[type_name], memory.load_streamed_words)
+
     def _loader(self, name: str, storage: Storage, read: Read) -> Intrinsic:
         def emit(builder: Any, pointer: Argument, offset: Argument) -> Any:
             words = self._load(builder, pointer, offset, storage, read)

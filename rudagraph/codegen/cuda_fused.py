@@ -26,6 +26,7 @@ from rudagraph.codegen.cuda_launch import (
     late_shape,
     long_shape,
     row_shape,
+    rows_behind,
     widest_shape,
 )
 from rudagraph.codegen.cuda_long import LongKernel, LongStages
@@ -111,16 +112,17 @@ class _Lowering:
     # -- loop shapes
 
     def _flat(self) -> Lowered:
-        launch = cuda_launch(self.target, FLAT_THREADS)
         if not self.sums:
-            return self._lowered(FlatKernel(self.stages, self.vector), launch)
+            kernel = FlatKernel(self.stages, self.vector)
+            return self._lowered(kernel, cuda_launch(self.target, kernel.block_threads))
+        launch = cuda_launch(self.target, FLAT_THREADS)
         columns = any(self.stages.is_column(index) for index in self.sums)
         per_row = self.nest.inner // self.vector if columns else 1
         active = active_threads(self.nest.elements // self.vector, per_row, self.target)
         counts = (active // per_row, -(-active // FLAT_THREADS))
         partials, sizes = self._partials(counts)
-        kernel = FlatSumKernel(self.stages, self.vector, active, _by_result(partials))
-        return self._lowered(kernel, launch, partials, sizes)
+        summing = FlatSumKernel(self.stages, self.vector, active, _by_result(partials))
+        return self._lowered(summing, launch, partials, sizes)
 
     def _rows(self) -> Lowered:
         words = held_words(self.stages)
@@ -142,7 +144,9 @@ class _Lowering:
         if not fits(shape, peak):
             return self._long()
         launch = cuda_launch(self.target, shape.block_threads, shape.resident)
-        return self._lowered(TileKernel(self.stages, shape, holds_shared=holds_shared), launch)
+        behind = rows_behind(shape, self.target)
+        kernel = TileKernel(self.stages, shape, holds_shared=holds_shared, behind=behind)
+        return self._lowered(kernel, launch)
 
     def _rows_with_sums(self) -> Lowered:
         if not any(self.stages.is_column(index) for index in self.sums):

@@ -45,9 +45,12 @@ class TileStages(Stages):
 class TileKernel(Writer):
     """Writes the kernel of one row per group of threads."""
 
-    def __init__(self, stages: Stages, shape: RowShape, *, holds_shared: bool = True) -> None:
+    def __init__(
+        self, stages: Stages, shape: RowShape, *, holds_shared: bool = True, behind: int = 0
+    ) -> None:
         super().__init__(stages, "tile")
         self.shape = shape
+        self.behind = behind  # the row so many behind its own that a block asks for
         self.holds_shared = holds_shared  # what all rows read is loaded before anything waits
         self._unpacked: set[Value] = set()  # values unpacked once already in this row
 
@@ -77,9 +80,19 @@ class TileKernel(Writer):
         self.wait(self.blocks, self.asked(self.index, operands) if is_asked else [])
         self.once()
         self.load_first()
+        if is_asked and 0 < self.behind < self.nest.rows:
+            self.ask_behind(row, operands)
         if self.shape.cluster > 1:
             self.lines.add("tile.meet()")
         self.passes()
+
+    def ask_behind(self, row: str, operands: list[Value]) -> None:
+        with self.lines.block(f"if {row} < {self.nest.rows - self.behind}:"):
+            asked = self.names.fresh("asked")
+            self.lines.add(f"{asked} = {row} + {self.behind}")
+            index = Indexing(self.nest, asked, "")
+            index.declare(self.lines, self.names, [value.name for value in operands])
+            self.lines.add(*self.asked(index, operands))
 
     def asked(self, index: Indexing, operands: Iterable[Value]) -> list[str]:
         """Lines that ask for a row to come to L2.

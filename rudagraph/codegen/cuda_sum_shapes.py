@@ -203,13 +203,17 @@ def active_threads(threads: int, per_row: int, target: str) -> int:
 def finish_vector(columns: int, size: int, target: str) -> int:
     """Columns a thread of the kernel that adds partial sums: so many that blocks come at once.
 
+    Rather two than a second block on each multiprocessor: at 8192 columns RMSNorm backward of bf16
+    takes 98.1 µs so and 98.6, LayerNorm's 102.9 and 103.7; with four it takes 103.6.
+
     Args:
         size: bytes of a partial sum.
     """
     vector = 1
-    most = multiprocessors(target) * (2048 // FINISH_THREADS) * WARP
+    most = multiprocessors(target) * WARP  # with one block on each
     while columns > most * vector and columns % (2 * vector) == 0:
         if 2 * vector * size > WIDEST_BYTES:
             break
         vector *= 2
+        most = multiprocessors(target) * (2048 // FINISH_THREADS) * WARP
     return vector

@@ -397,15 +397,71 @@ def test_l2_keeps_what_all_heads_read() -> None:
     text = ptx_of(call.source)
     assert text.count("ld.global.L2::cache_hint.v4") == 2 and "evict_last" in text
     assert text.count("st.global.cs.v4") == 1 and "prefetch" not in text
+    assert text.count("ld.global.cs.v4") == 2
     ((_, lowered),) = plan(gelu(64, 512, "f32"), "sm_90").kernels
     text = ptx_of(lowered.calls[0].source)
     assert "cache_hint" not in text and ".cs." not in text and "prefetch.global.L2" in text
 
 
-def test_parts_of_all_sums_are_loaded_before_any_is_added() -> None:
-    op = case("layer_norm_backward", "bf16", 8192, 16384)
+# Every kind of value: heads share %cos, each has a %row, and elements know where they are.
+HEADS = """
+%x: T[2,4,$N,64] = input operand
+%cos: T[2,1,$N,64] = input operand
+%row: T[2,4,1,1] = input operand
+%key: i64[] = input operand
+%keep: b8[2,4,$N,64] = bernoulli(%key) [bits=16, probability=0.1, shape=[2, 4, $N, 64], stream=7]
+%at: i32[64] = iota() [dtype=i32, length=64, shape=[64], start=0, step=1]
+%here: b8[64] = eq(%at, 3)
+%turned: T[2,4,$N,64] = mul(%x, %cos)
+%scaled: T[2,4,$N,64] = mul(%turned, %row)
+%kept: T[2,4,$N,64] = where(%keep, %scaled, %cos)
+%y: T[2,4,$N,64] = where(%here, %x, %kept)
+%twice: T[2,4,1,1] = add(%row, %row)
+output result = %y
+output result = %twice
+"""
+
+
+@pytest.mark.parametrize(
+    "dtype,length,threads",
+    [
+        ("bf16", 32, 128),  # two vectors a thread
+        ("f16", 32, 128),
+        ("bf16", 31, 256),  # which would leave half a block
+        ("f32", 32, 256),
+    ],
+)
+def test_vectors_a_thread_where_heads_share_operands(dtype: str, length: int, threads: int) -> None:
+    op = fused(HEADS.replace("$N", str(length)).replace(" T[", f" {dtype}["))
+    tensors = operands_for(op)
+    (call,) = lower(op, *tensors).calls
+    assert call.source.cuda is not None and call.source.cuda.threads == threads
+    lines = call.source.text.split("wait_for_previous()")[1].splitlines()
+    loads = [at for at, line in enumerate(lines) if "vector.load_" in line]
+    stores = [at for at, line in enumerate(lines) if "vector.store_" in line]
+    assert len(loads) == 2 * len(stores) == 512 // threads and loads[-1] < stores[0]
+    assert "load_kept" in lines[loads[0]]  # what comes from L2 first
+    check(op, *tensors)
+
+
+def test_long_rows_ask_for_the_row_that_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("rms_norm", "softmax"):
+        _, late = _first(_source(name, "f32", 8192, 16384))
+        assert "asked = row + 132" in late and late.count("prefetch") == 1
+    for dtype, length in (("f32", 8192), ("bf16", 16384), ("f32", 16383)):
+        assert "asked" not in _source("rms_norm", dtype, 8192, length).text
+    assert "asked" not in _source("rms_norm", "f32", 132, 16384).text
+    monkeypatch.setitem(cuda_launch.MULTIPROCESSORS, "sm_90", 3)
+    op = case("rms_norm", "f32", 5, 16384)
+    assert "if row < 2:" in lower(op, *_layout(op)).calls[0].source.text
+    check(op, *operands_for(op), looser=2)
+
+
+@pytest.mark.parametrize("length", [8192, 16384])
+def test_parts_of_all_sums_are_loaded_before_any_is_added(length: int) -> None:
+    op = case("layer_norm_backward", "bf16", 8192, length)
     text = lower(op, *_layout(op)).calls[1].source.text
-    assert "vector = Vector(2)" in text  # so that all blocks come at once
+    assert "vector = Vector(2)" in text  # rather than more blocks on each multiprocessor
     assert text.rindex("vector.load_f32") < text.index("accumulate_add")
     narrow = case("layer_norm_backward", "bf16", 8192, 4096)
     assert "Vector" not in lower(narrow, *_layout(narrow)).calls[1].source.text
