@@ -14,7 +14,7 @@ neighbours have come out the same. Otherwise it is NotRepeating, and the graph i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -75,13 +75,23 @@ def _rows(joint: Graph) -> list[str]:
     return [prefix for prefix, indices in found.items() if len(indices) >= _KEPT + _LEAST]
 
 
+@dataclass(frozen=True)
+class _Streams:
+    """Random streams of a graph: the layers that draw them; what those of no layer become."""
+
+    drawn_by: Mapping[int, int | None]
+    outside: Mapping[int, int]
+
+
 class _Moving:
     """Ops some layers further on: `far` where they lie beyond the middle of the row."""
 
-    def __init__(self, layers: Layers, far: int, ops: Sequence[Op], runs: Sequence[Run]) -> None:
+    def __init__(
+        self, layers: Layers, far: int, ops: Sequence[Op], runs: Sequence[Run], streams: _Streams
+    ) -> None:
         if not runs:
             raise NotRepeating(f"no two layers of {layers.prefix} have come out alike")
-        self.layers, self.far = layers, far
+        self.layers, self.far, self.streams = layers, far, streams
         second = ops[runs[0].start + runs[0].length]
         middle = layers.index(second.results[0].name)
         assert middle is not None, "what repeats belongs to a layer"
@@ -93,13 +103,13 @@ class _Moving:
     def op(self, op: Op, by: int) -> Op:
         """The op so many layers further on; what all layers read goes where its layer goes."""
         layers = self.layers
-        by_result = self._distance(op.results[0], by)
         if layers.index(op.results[0].name) is None:
             # Outside the row: in forward's order before it or after it.
-            op = layers.drawing(op, self._outside)
+            op = layers.drawing(op, self._stream)
             where = layers.name(op.location.module, self._beyond(op.location.module))
         else:
-            op = layers.drawing(op, lambda stream: stream + by_result * layers.streams)
+            by_result = self._distance(op.results[0], by)
+            op = layers.drawing(op, lambda stream: self._stream(stream, by_result))
             where = layers.name(op.location.module, by_result)
         operands = [
             layers.value(o, self._distance(o, by)) if isinstance(o, Value) else o
@@ -149,9 +159,14 @@ class _Moving:
         index = self.layers.index(name)
         return self.far if index is not None and index > self.middle else 0
 
-    def _outside(self, stream: int) -> int:
-        is_later = stream > self.layers.first_stream
-        return stream + self.far * self.layers.streams if is_later else stream
+    def _stream(self, stream: int, by: int | None = None) -> int:
+        """Each stream goes its own way: a kernel may draw for this row and for another."""
+        if stream in self.streams.outside:
+            return self.streams.outside[stream]
+        if by is None:
+            index = self.streams.drawn_by.get(stream)
+            by = self.far if index is not None and index > self.middle else 0
+        return stream + by * self.layers.streams
 
 
 @dataclass(frozen=True)
@@ -161,6 +176,7 @@ class Folding:
     layers: Layers
     removed: int
     step: int  # so many layers, of as many kinds, repeat as one
+    streams: _Streams  # of the folded graph
 
     def unfold(self, graph: Graph) -> Graph:
         """The graph with the layers back; NotRepeating where those left have come out different."""
@@ -168,7 +184,7 @@ class Folding:
         found = (layers.upwards(ops), layers.downwards(ops))
         up, down = (run and run.of(self.step) for run in found)
         runs = [run for run in (up, down) if run is not None]
-        moving = _Moving(layers, self.removed, ops, runs)
+        moving = _Moving(layers, self.removed, ops, runs, self.streams)
         unfolded: list[Op] = []
         # Forward goes up past the layers left out, backward comes down past them: between is far.
         done, by = 0, self.removed if up is None else 0
@@ -230,7 +246,7 @@ def _fold(joint: Graph, layers: Layers) -> tuple[Graph, Folding]:
     end = len(ops) if down is None else down.start + 2 * down.length
     before, far = ops[:gap], ops[gap + count * up.length : end]
     after = () if down is None else ops[end + count * down.length :]
-    moving = _Moving(layers, -removed, ops, runs)
+    moving = _Moving(layers, -removed, ops, runs, _streams(layers, removed))
     left = moving.outside(before, 0) + moving.outside(far, -removed) + moving.outside(after, 0)
     indices = [layers.index(port.target) for port in joint.inputs]
     end_of_row = max(index for index in indices if index is not None) + 1 - removed
@@ -242,7 +258,40 @@ def _fold(joint: Graph, layers: Layers) -> tuple[Graph, Folding]:
     inputs = tuple(filter(stays, joint.inputs))
     outputs = tuple(map(moving.output, filter(stays, joint.outputs)))
     folded = _verified(Graph(joint.name, inputs, tuple(left), outputs))
-    return folded, Folding(layers, removed, step)
+    streams = _folded_streams(layers, removed, moving, (*before, *far, *after), left)
+    return folded, Folding(layers, removed, step, streams)
+
+
+def _streams(layers: Layers, removed: int) -> _Streams:
+    """Streams as captured: those drawn after the row's first move down with its layers."""
+    by = removed * layers.streams
+    outside = {
+        stream: stream - by if stream > layers.first_stream else stream
+        for stream, index in layers.drawn_by.items()
+        if index is None
+    }
+    return _Streams(layers.drawn_by, outside)
+
+
+def _folded_streams(
+    layers: Layers, removed: int, moving: _Moving, ops: Sequence[Op], folded: Sequence[Op]
+) -> _Streams:
+    """What brings the streams of `folded`, made of `ops`, back; NotRepeating for two made one."""
+    drawn_by: dict[int, int | None] = {}
+    outside: dict[int, int] = {}
+    for op, now in zip(ops, folded, strict=True):
+        before, after = op.get("stream"), now.get("stream")
+        if not isinstance(before, int) or not isinstance(after, int):
+            continue
+        index = layers.drawn_by[before]
+        if index is None:
+            if outside.setdefault(after, before) != before:
+                raise NotRepeating(f"two random streams would become {after}")
+        else:
+            drawn_by.setdefault(after, index - removed if index > moving.middle else index)
+    if not outside.keys().isdisjoint(drawn_by):
+        raise NotRepeating(f"streams of {layers.prefix} and of others would be the same")
+    return _Streams(drawn_by, outside)
 
 
 def _verified(graph: Graph) -> Graph:

@@ -67,6 +67,12 @@ class Layers:
         self._parts: dict[str, tuple[str, int, str] | None] = {}
         # The first random stream that a layer draws from, and how many each of them has.
         self.first_stream, self.streams = self._drawn(ops)
+        # The layer that draws a stream; forward tells, as backward has ops named after the layer
+        # before.
+        self.drawn_by: dict[int, int | None] = {}
+        for op in ops:
+            if isinstance(stream := op.get("stream"), int):
+                self.drawn_by.setdefault(stream, self.index(op.results[0].name))
 
     def _drawn(self, ops: Sequence[Op]) -> tuple[int, int]:
         first: dict[str, tuple[int, int]] = {}

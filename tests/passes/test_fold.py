@@ -176,6 +176,35 @@ def test_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert once == each, (sorted(has), count, kinds)
 
 
+class TwoRows(nn.Module):
+    """Side by side, so that one kernel may make parts of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        has = frozenset(["dropout", "residual"])
+        self.one = nn.ModuleList(Layer(8, has, 1, 4) for _ in range(10))
+        self.other = nn.ModuleList(Layer(8, has, 1, 4) for _ in range(9))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x > 0
+        one = other = x
+        for layer in self.one:
+            one = layer(one, x, mask)
+        for layer in self.other:
+            other = layer(other, x, mask)
+        return one.sum() + other.sum()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_draw_their_own_masks(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the kernel that adds both, each row's dropout keeps its random stream."""
+    joint = capture(TwoRows(), (torch.randn(6, 8),)).graph
+    assert len(fold(joint)[1]) == 2
+    once = compiled(joint, TARGETS[target], monkeypatch, folding=True)
+    each = compiled(joint, TARGETS[target], monkeypatch, folding=False)
+    assert once[:3] == each[:3]  # reasons are those of the layers that were there
+
+
 @pytest.mark.parametrize(
     "has",
     [
