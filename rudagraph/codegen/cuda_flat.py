@@ -74,7 +74,7 @@ class FlatKernel(Writer):
         self.declare_results()
         indices = [self._locate_vector(number) for number in range(self.vectors)]
         self.index = indices[0]
-        # Rotary embeddings take 1 % more where they ask early, other bodies 0.5 to 2 % less.
+        # Rotary embeddings take up to 2 % more where they ask early, other bodies 0.5 to 2 % less.
         self.wait(self.blocks, [] if self.kept else self._asked(current))
         self.once()
         shared = dict(self.register)
