@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -16,10 +15,9 @@ from torch import nn
 from rudagraph.budget import plan_within
 from rudagraph.capture import Capture, capture
 from rudagraph.collector import collector_waiting
-from rudagraph.ir.decision import Decision
-from rudagraph.ir.graph import Graph, Role, Value
+from rudagraph.ir.graph import Graph, Value
 from rudagraph.ir.strides import Strided
-from rudagraph.options import CompileOptions
+from rudagraph.options import CompileOptions, environment
 from rudagraph.passes.decisions import decide
 from rudagraph.passes.fold import Folding, check_whole, fold, unfold
 from rudagraph.passes.layers import NotRepeating
@@ -34,8 +32,8 @@ from rudagraph.schedule.lowered import remembered
 from rudagraph.schedule.order import order
 from rudagraph.schedule.plan import Plan
 from rudagraph.schedule.planner import Planner
-from rudagraph.schedule.program import Program, gradient_sources
-from rudagraph.stages import StageRecorder
+from rudagraph.schedule.program import Account, Program, gradient_sources
+from rudagraph.stages import StageRecorder, dump
 from rudagraph.target import Target, target_of
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +72,8 @@ def compile_capture(
         compiler = _Compiler(captured.graph, target, options.budget_bytes, begin, report)
         made = compiler.run()
         build.add(made.sources)
-        made.stages.dump(made.plan, made.sources)
+        if environment("RUDAGRAPH_DUMP"):
+            dump(made.account().stages, made.plan, made.sources)
         return Program(
             plan=made.plan,
             kernels=tuple(build.finish(made.sources)),
@@ -82,8 +81,7 @@ def compile_capture(
             template=captured.template,
             constants=captured.constants,
             gradient_sources=gradient_sources(captured.graph),
-            stages=made.stages.stages,
-            decide=made.decide,
+            account=made.account,
             sources=made.sources,
             in_flight=options.in_flight,
             deterministic=options.deterministic,
@@ -100,8 +98,7 @@ class _Entries:
 
     plan: Plan
     sources: tuple[KernelSource, ...]
-    stages: StageRecorder
-    decide: Callable[[], tuple[Decision, ...]]
+    account: Callable[[], Account]
 
     @property
     def peak_bytes(self) -> int:
@@ -121,14 +118,18 @@ class _Compiler:
     def run(self) -> _Entries:
         """Equal layers are compiled once where nothing has to be chosen layer by layer."""
         if self.budget is None:
+            graph, foldings = fold(self.captured)
             try:
-                return self._run(*fold(self.captured))
+                made = self._run(graph, foldings)
             except NotRepeating as reason:
                 _LOG.debug("layers are compiled one by one: %s", reason)
+            else:
+                return replace(made, account=self._account_of_all) if foldings else made
         return self._run(self.captured, ())
 
     def _run(self, graph: Graph, foldings: tuple[Folding, ...]) -> _Entries:
-        stages = StageRecorder(self.captured, graph, foldings)
+        stages = StageRecorder()
+        stages.record("capture", graph)
         joint = run_passes(self.target.joint_passes, graph, stages.record)
         self.report.stage("plan")
         wanted = choose_saved(joint, POLICIES[self.target.name])
@@ -152,43 +153,32 @@ class _Compiler:
         entries: list[Graph] = []
 
         def plan_entry(entry: Graph) -> None:
-            entries.append(unfold(entry, foldings))
+            # With all layers: which order has the lowest peak depends on how many there are.
+            entries.append(stages.record("order", order(unfold(entry, foldings))))
             planner.entry(entries[-1])
             self.begin(planner.kernels.values())
 
         forward, backward = parts = partition(joint, saved)
-        forward = _finish_entry(forward, {}, stages)
+        forward = _make_kernels(forward, {}, stages)
         plan_entry(forward)
         if backward is not None:
-            plan_entry(_finish_entry(backward, residual_layouts(forward), stages))
+            plan_entry(_make_kernels(backward, residual_layouts(forward), stages))
         if foldings:
             check_whole(self.captured, entries)
         plan, sources = planner.finish()
-        return _Entries(plan, sources, stages, partial(self._decide, joint, wanted, parts, stages))
+        policy = POLICIES[target.name]
 
-    def _decide(
-        self,
-        joint: Graph,
-        wanted: frozenset[Value],
-        parts: tuple[Graph, Graph | None],
-        stages: StageRecorder,
-    ) -> tuple[Decision, ...]:
-        """Why values are saved, of all layers where they can be put back into what was cut."""
-        policy = POLICIES[self.target.name]
-        forward, backward = parts
-        if backward is None:
-            return ()
-        wholes = [stages.whole(graph) for graph in (joint, forward, backward)]
-        if any(whole is part for whole, part in zip(wholes, (joint, *parts), strict=True)):
-            return decide(joint, policy, wanted, forward, backward, self.budget)
-        # Layers were left out, and so there is no budget: all is saved that the policy wanted.
-        ports = wholes[-1].inputs
-        wanted = frozenset(port.value for port in ports if port.role is Role.RESIDUAL)
-        return decide(wholes[0], policy, wanted, wholes[1], wholes[2])
+        def account() -> Account:
+            return Account(stages.stages, decide(joint, policy, wanted, *parts, self.budget))
+
+        return _Entries(plan, sources, account)
+
+    def _account_of_all(self) -> Account:
+        """What compiling every layer for itself does, which comes to the same."""
+        return replace(self, begin=_wait, report=SILENT)._run(self.captured, ()).account()
 
 
-def _finish_entry(entry: Graph, residuals: Mapping[str, Strided], stages: StageRecorder) -> Graph:
-    """Kernels and their order, for forward or backward."""
+def _make_kernels(entry: Graph, residuals: Mapping[str, Strided], stages: StageRecorder) -> Graph:
+    """Forward or backward with its ops in kernels."""
     stages.record("partition", entry)
-    fused = run_passes(entry_passes(residuals), entry, stages.record)
-    return stages.record("order", order(fused))
+    return run_passes(entry_passes(residuals), entry, stages.record)

@@ -282,7 +282,7 @@ _Begun = tuple[Pair, list[Tensor]]
 @contextmanager
 def _capturing(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> Iterator[None]:
     """Launches of this thread become nodes of the graph."""
-    stream = _side_stream(device)
+    stream = _side_stream(device, torch.cuda.current_stream(device).cuda_stream)
     collects = gc.isenabled()
     gc.disable()  # what a collection frees may not be freed during a capture
     torch.cuda.empty_cache()  # what direct calls have left there, the pool could not use
@@ -314,8 +314,13 @@ def _abandon(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> No
 
 
 @cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream of all captures: the default one cannot be captured."""
+def _side_stream(device: torch.device, beside: int) -> torch.cuda.Stream:
+    """The stream of captures for calls on one stream: the default one cannot be captured.
+
+    Products in a graph keep the workspace that cuBLAS has for the thread and stream that captured
+    them, and autograd captures all backwards in one thread: graphs that are replayed on several
+    streams at a time must not share it.
+    """
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 

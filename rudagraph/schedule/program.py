@@ -1,8 +1,7 @@
 """Program: one compiled signature of a step as pure data, just what an artifact holds.
 
 Input of the runtime, output of the compiler. Invariant: nothing in it refers to a model or a device
-handle; constants are the only tensors. What is there for people, stages and decisions, is worked
-out when somebody looks.
+handle; constants are the only tensors. What is there for people is worked out when somebody looks.
 """
 
 from __future__ import annotations
@@ -16,29 +15,32 @@ import torch
 from rudagraph.ir.contract import Contract
 from rudagraph.ir.decision import Decision
 from rudagraph.ir.graph import Graph, Role, Value
+from rudagraph.ir.text import print_graph
 from rudagraph.ir.tree import Template
 from rudagraph.schedule.kernel import KernelSource, MachineCode
 from rudagraph.schedule.plan import Plan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Stage:
-    """A graph of one entry after one part of the compilation, for people to read."""
+    """A graph of one entry after one part of the compilation; `text` is what it says."""
 
     name: str  # "capture", "simplify", … in the order they ran; the last is what was planned
     entry: str  # "joint", "forward" or "backward"
-    show: Callable[[], str]
-    tell: Callable[[], str] = str
+    graph: Graph | str  # printed when somebody looks
+    note: str = ""  # what this part did, in a line; nothing where it changed nothing
 
     @property
     def text(self) -> str:
-        """The graph, printed when somebody looks."""
-        return self.show()
+        return self.graph if isinstance(self.graph, str) else print_graph(self.graph)
 
-    @property
-    def note(self) -> str:
-        """What this part did, in a line; nothing where it changed nothing."""
-        return self.tell()
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """How a compilation went, for people to read."""
+
+    stages: tuple[Stage, ...] = ()
+    decisions: tuple[Decision, ...] = ()  # why what backward needs is saved, or computed again
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,22 @@ class Program:
     template: Template
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     gradient_sources: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    stages: tuple[Stage, ...] = ()
-    decide: Callable[[], tuple[Decision, ...]] = tuple
+    account: Callable[[], Account] = Account
     sources: tuple[KernelSource, ...] = ()
     in_flight: int = 1
     deterministic: bool = False
 
     @functools.cached_property
+    def _told(self) -> Account:
+        return self.account()
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self._told.stages
+
+    @property
     def decisions(self) -> tuple[Decision, ...]:
-        """Why each value that backward needs is saved, or computed again."""
-        return self.decide()
+        return self._told.decisions
 
 
 def gradient_sources(graph: Graph) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.nn import functional as F
 
-from rudagraph import compiler
+from rudagraph import StaticGraph, compiler
 from rudagraph.capture import capture
 from rudagraph.ir.graph import Graph
 from rudagraph.ir.text import print_graph
-from rudagraph.passes.fold import fold, unfold
+from rudagraph.passes.fold import Folding, fold, unfold
 from rudagraph.progress import SILENT
 from rudagraph.schedule.print_plan import print_plan
 from rudagraph.target import CPU, Target, cuda_target
@@ -23,26 +25,50 @@ TARGETS = {"cpu": CPU, "cuda": cuda_target(9, 0)}
 LAYERS = 10
 
 
-def compiled(joint: Graph, target: Target, monkeypatch: pytest.MonkeyPatch, *, folding: bool):
-    """Everything that comes of a captured graph, as text: entries, plan, kernels, decisions."""
+@dataclass
+class Compiled:
+    """What comes of a captured graph, as text; `runs` says of each attempt whether it folded."""
+
+    entries: list[str]
+    plan: str
+    kernels: dict[str, str]
+    runs: list[bool] = field(compare=False)
+
+
+def compiled(
+    joint: Graph, target: Target, monkeypatch: pytest.MonkeyPatch, *, folding: bool
+) -> Compiled:
+    entries: list[str] = []
+    runs: list[bool] = []
+    run_once, order = compiler._Compiler._run, compiler.order
+
+    def run(self: compiler._Compiler, graph: Graph, foldings: tuple[Folding, ...]):
+        entries.clear()
+        runs.append(bool(foldings))
+        return run_once(self, graph, foldings)
+
+    def ordered(graph: Graph) -> Graph:
+        result = order(graph)
+        entries.append(print_graph(result))
+        return result
+
     with monkeypatch.context() as patch:
+        patch.setattr(compiler._Compiler, "_run", run)
+        patch.setattr(compiler, "order", ordered)
         if not folding:
             patch.setattr(compiler, "fold", lambda graph: (graph, ()))
-        one = compiler._Compiler(joint, target, None, lambda kernels: None, SILENT)
-        made = one.run()
-    finished = {stage.entry: stage.text for stage in made.stages.stages if stage.name == "order"}
+        made = compiler._Compiler(joint, target, None, lambda kernels: None, SILENT).run()
     kernels = {source.name: source.text for source in made.sources}
-    return finished, print_plan(made.plan), kernels, made.decide()
+    return Compiled(list(entries), print_plan(made.plan), kernels, runs)
 
 
 def same_either_way(
     joint: Graph, target: Target, monkeypatch: pytest.MonkeyPatch, *, folds: bool
 ) -> None:
     """`folds`: whether there are layers to leave out; not so is a fault as well."""
-    assert bool(fold(joint)[1]) == folds
     once = compiled(joint, target, monkeypatch, folding=True)
-    each = compiled(joint, target, monkeypatch, folding=False)
-    assert once == each
+    assert once.runs[0] == folds
+    assert once == compiled(joint, target, monkeypatch, folding=False)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -60,6 +86,15 @@ def test_models(name: str, dropout: float, target: str, monkeypatch: pytest.Monk
     model, batch = build_model(name, dropout=dropout, layers=layers)
     joint = capture(model, (), dict(batch), outputs="loss").graph
     same_either_way(joint, TARGETS[target], monkeypatch, folds=name != "t5")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_layers_are_put_back(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the test above could pass by compiling every layer after all."""
+    model, batch = build_model(name, dropout=0.1, layers=LAYERS)
+    joint = capture(model, (), dict(batch), outputs="loss").graph
+    assert compiled(joint, TARGETS[target], monkeypatch, folding=True).runs == [True]
 
 
 # ---- rows of all kinds
@@ -202,7 +237,7 @@ def test_rows_draw_their_own_masks(target: str, monkeypatch: pytest.MonkeyPatch)
     assert len(fold(joint)[1]) == 2
     once = compiled(joint, TARGETS[target], monkeypatch, folding=True)
     each = compiled(joint, TARGETS[target], monkeypatch, folding=False)
-    assert once[:3] == each[:3]  # reasons are those of the layers that were there
+    assert once == each
 
 
 @pytest.mark.parametrize(
@@ -241,3 +276,33 @@ def test_plain_rows_fold(has: str) -> None:
 def test_what_is_not_the_same_for_all_layers_stays(has: str) -> None:
     joint = capture(Row(frozenset(has.split()), 12, 1), (torch.randn(6, 8),)).graph
     assert fold(joint) == (joint, ())
+
+
+def test_stages_and_reasons_are_of_all_layers() -> None:
+    row = Row(frozenset(["residual", "norm"]), 12, 1)
+    step = StaticGraph(row).compile(torch.randn(6, 8))
+    assert fold(capture(row, (torch.randn(6, 8),)).graph)[1]
+    for entry, stage in (("joint", "simplify"), ("forward", "partition"), ("backward", "order")):
+        text = step.ir(entry, stage=stage)
+        assert all(f"layers.{index}." in text for index in range(12)), (entry, stage)
+    named = {decision.name for decision in step.program.decisions}
+    assert {name.split(".")[1] for name in named if name.startswith("layers.")} >= set("123456789")
+
+
+def test_the_order_is_chosen_with_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few layers large logits make the peak, with all of them another order is the lowest."""
+    torch.manual_seed(0)
+    config = transformers.Qwen2Config(
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=12,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        vocab_size=4000,
+        attn_implementation="sdpa",
+    )
+    model = transformers.Qwen2ForCausalLM(config).train()
+    ids = torch.randint(0, 4000, (2, 8))
+    joint = capture(model, (), {"input_ids": ids, "labels": ids}, outputs="loss").graph
+    for target in TARGETS.values():
+        same_either_way(joint, target, monkeypatch, folds=True)

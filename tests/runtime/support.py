@@ -6,7 +6,6 @@ They are made in milliseconds and exercise all of the runtime but the launching 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from rudagraph.runtime.arguments import Arguments
 from rudagraph.runtime.contract import build_contract
 from rudagraph.runtime.kernels import load_kernels
 from rudagraph.runtime.step import Step
-from rudagraph.schedule.program import Program, Stage, gradient_sources
+from rudagraph.schedule.program import Account, Program, Stage, gradient_sources
 from tests.schedule.planning import plan
 
 # With kernels, steps are compiled as users compile them: slower, and arena memory is reused.
@@ -49,9 +48,7 @@ def plain_program(
         template=captured.template,
         constants=captured.constants,
         gradient_sources=gradient_sources(captured.graph),
-        stages=tuple(
-            Stage(name, graph.name, partial(print_graph, graph)) for name, graph in graphs
-        ),
+        account=lambda: Account(tuple(Stage(name, g.name, print_graph(g)) for name, g in graphs)),
         in_flight=options.in_flight,
     )
 
