@@ -77,7 +77,7 @@ def capture(
     results = [leaf.path for leaf in template.leaves]
     with _on_cpu():  # numbers that the compiler looks at, whatever the user's default is
         lowered = lower(trace, inputs.items, results, session.outer)
-        graph = verify(group_heads(lowered.graph), stage="group_heads", verified=lowered.graph)
+        graph = verify(group_heads(lowered.graph), stage="group_heads")
     return Capture(
         graph=graph,
         constants=lowered.constants,

@@ -14,6 +14,7 @@ neighbours have come out the same. Otherwise it is NotRepeating, and the graph i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -52,15 +53,13 @@ def check_whole(captured: Graph, entries: Sequence[Graph]) -> None:
     """NotRepeating unless forward and backward read and give what the captured graph does."""
     known = {(port.role, port.target) for port in captured.inputs}
     read = {(port.role, port.target) for entry in entries for port in entry.inputs}
-    given = [(port.role, port.target) for entry in entries for port in entry.outputs]
-    wanted = {(port.role, port.target) for port in captured.outputs}
+    given = Counter((port.role, port.target) for entry in entries for port in entry.outputs)
     saved = {target for role, target in given if role is Role.RESIDUAL}
     for role, target in read - known:
         if role is not Role.RESIDUAL or target not in saved:
             raise NotRepeating(f"there is no {role.value} {target}")
-    if sorted(str(port) for port in given if port[0] is not Role.RESIDUAL) != sorted(
-        map(str, wanted)
-    ):
+    kept = Counter({port: count for port, count in given.items() if port[0] is not Role.RESIDUAL})
+    if kept != Counter((port.role, port.target) for port in captured.outputs):
         raise NotRepeating("not all that was captured is given")
 
 
@@ -265,12 +264,14 @@ def _fold(joint: Graph, layers: Layers) -> tuple[Graph, Folding]:
 def _streams(layers: Layers, removed: int) -> _Streams:
     """Streams as captured: those drawn after the row's first move down with its layers."""
     by = removed * layers.streams
+    drawn_by = layers.drawn_by
+    first = min((stream for stream, index in drawn_by.items() if index is not None), default=0)
     outside = {
-        stream: stream - by if stream > layers.first_stream else stream
-        for stream, index in layers.drawn_by.items()
+        stream: stream - by if stream > first else stream
+        for stream, index in drawn_by.items()
         if index is None
     }
-    return _Streams(layers.drawn_by, outside)
+    return _Streams(drawn_by, outside)
 
 
 def _folded_streams(

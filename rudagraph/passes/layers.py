@@ -65,16 +65,16 @@ class Layers:
         path = re.escape(f"{prefix}.") if prefix else ""
         self._index = re.compile(rf"((?:grad\.|[a-z]+:)*{path})(\d+)(?=\.|$)")
         self._parts: dict[str, tuple[str, int, str] | None] = {}
-        # The first random stream that a layer draws from, and how many each of them has.
-        self.first_stream, self.streams = self._drawn(ops)
-        # The layer that draws a stream; forward tells, as backward has ops named after the layer
-        # before.
+        self.streams = self._streams_of_each(ops)
+        # The layer that draws a random stream, None where that belongs to no layer; forward tells,
+        # as backward has ops named after the layer before.
         self.drawn_by: dict[int, int | None] = {}
         for op in ops:
             if isinstance(stream := op.get("stream"), int):
                 self.drawn_by.setdefault(stream, self.index(op.results[0].name))
 
-    def _drawn(self, ops: Sequence[Op]) -> tuple[int, int]:
+    def _streams_of_each(self, ops: Sequence[Op]) -> int:
+        """From how many random streams a layer draws."""
         first: dict[str, tuple[int, int]] = {}
         for op in ops:
             parts, stream = self._split(op.results[0].name), op.get("stream")
@@ -83,9 +83,8 @@ class Layers:
             before, index, after = parts
             other, known = first.setdefault(f"{before}*{after}", (index, stream))
             if index != other:
-                lowest = min(stream for _, stream in first.values())
-                return lowest, (stream - known) // (index - other)
-        return 0, 0
+                return (stream - known) // (index - other)
+        return 0
 
     def _split(self, name: str) -> tuple[str, int, str] | None:
         """What stands before the index of the layer, the index, and what follows."""
