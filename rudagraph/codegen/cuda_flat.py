@@ -105,10 +105,11 @@ class FlatKernel(Writer):
     ) -> dict[Value, str]:
         """Load what rows share before anything else: it comes from L2. The registers then."""
         self.index, self.register = index, register
+        if not self.kept:
+            return register  # each is loaded where it is first used
         operands = [v for v in self.ordered(current) if current.sources[v] is Source.OPERAND]
         for value in sorted(operands, key=lambda value: value.name not in self.kept):
-            if self.kept:
-                super().take_operand(value)
+            super().take_operand(value)
         return register
 
     def take_operand(self, value: Value) -> None:
