@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from torch import fx
 
 from rudagraph.capture.lowering import Lowering
+from rudagraph.capture.nodes import Node
 from rudagraph.ir.graph import Value
 
 
@@ -19,7 +19,7 @@ def mask_of(low: Lowering, mask: Any, causal: bool) -> tuple[Value | None, bool]
     """The mask operand and the causal flag of an attention op."""
     if mask is None:
         return None, causal
-    if not isinstance(mask, fx.Node) or mask not in low.constants.nodes:
+    if not isinstance(mask, Node) or mask not in low.constants.nodes:
         return low.value(mask), causal
     numbers = low.constants.value(mask)
     # Layers have views of one mask: large, and looked at once.

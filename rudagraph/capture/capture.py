@@ -22,11 +22,12 @@ from rudagraph.capture.inputs import Inputs, collect_inputs, overlapping
 from rudagraph.capture.lower import lower
 from rudagraph.capture.mistakes import explained, quiet
 from rudagraph.capture.mode import Calls, CaptureMode
+from rudagraph.capture.nodes import JointTrace
 from rudagraph.capture.places import ModulePath, location_text
 from rudagraph.capture.record import record_joint
 from rudagraph.capture.state import ModuleState
 from rudagraph.capture.substitutes import substituted
-from rudagraph.capture.trace import JointTrace, trace_joint
+from rudagraph.capture.trace import trace_joint
 from rudagraph.errors import UnsupportedError, UsageError
 from rudagraph.ir.graph import Graph, Location
 from rudagraph.ir.tree import Template

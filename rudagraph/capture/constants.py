@@ -1,17 +1,18 @@
 """Subgraphs that depend on nothing outside: evaluated once, while the step is compiled.
 
-Input: an FX graph. Output: for each node that reads no input and no random op, its tensor on
+Input: the nodes of a trace. Output: for each that reads no input and no random op, its tensor on
 demand. Invariant: a node is evaluated at most once and only if something needs its numbers.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import fx, nn
 
+from rudagraph.capture.nodes import Node, map_nodes
 from rudagraph.errors import UnsupportedError
 
 aten = torch.ops.aten
@@ -73,49 +74,41 @@ Number = bool | int | float
 class Constants:
     """Which nodes are constant, their numbers, and foreign tensors that stay references."""
 
-    def __init__(self, module: nn.Module, graph: fx.Graph, outer: dict[int, torch.Tensor]) -> None:
-        self.module = module
+    def __init__(self, nodes: Iterable[Node], outer: dict[int, torch.Tensor]) -> None:
         self.outer = outer
-        self.known: dict[fx.Node, Any] = {}
-        self.nodes: set[fx.Node] = set()
-        for node in graph.nodes:
+        self.known: dict[Node, Any] = {}
+        self.nodes: set[Node] = set()
+        for node in nodes:
             if self._is_constant(node):
                 self.nodes.add(node)
 
-    def _is_constant(self, node: fx.Node) -> bool:
-        if node.op == "get_attr":
+    def _is_constant(self, node: Node) -> bool:
+        if node.op == "tensor":
             return self.foreign(node) is None
-        if node.op != "call_function" or is_random(node.target):
+        if node.op != "call" or is_random(node.target):
             return False
         if node.target in SHAPED_LIKE:
             return True
-        return all(parent in self.nodes for parent in node.all_input_nodes)
+        return all(parent in self.nodes for parent in node.inputs)
 
-    def foreign(self, node: fx.Node) -> torch.Tensor | None:
-        """The tensor of a get_attr node that the user's code holds somewhere, else None."""
-        tensor = self._attribute(node)
-        return self.outer.get(id(tensor))
-
-    def _attribute(self, node: fx.Node) -> Any:
-        value: Any = self.module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
-        return value
+    def foreign(self, node: Node) -> torch.Tensor | None:
+        """The tensor of a node that the user's code holds somewhere, else None."""
+        return self.outer.get(id(node.target))
 
     def uniform(self, node: Any) -> Number | None:
         """The one number that a constant node holds everywhere, if that can be told cheaply."""
         if isinstance(node, (bool, int, float)):
             return node
-        if not isinstance(node, fx.Node) or node not in self.nodes:
+        if not isinstance(node, Node) or node not in self.nodes:
             return None
-        value = node.meta.get("val")
+        value = node.traced
         if not isinstance(value, torch.Tensor):
             return None
         if node.target in _UNIFORM:
             return _as_dtype(_UNIFORM[node.target], value.dtype)
         if node.target in _UNIFORM_ARGUMENT:
             number = node.args[_UNIFORM_ARGUMENT[node.target]]
-            return _as_dtype(number, value.dtype) if not isinstance(number, fx.Node) else None
+            return _as_dtype(number, value.dtype) if not isinstance(number, Node) else None
         if node.target in _KEEP_ELEMENTS:
             number = self.uniform(node.args[0])
             return None if number is None else _as_dtype(number, value.dtype)
@@ -123,7 +116,7 @@ class Constants:
             return None
         return self.value(node).item()  # type: ignore[no-any-return]
 
-    def value(self, node: fx.Node) -> Any:
+    def value(self, node: Node) -> Any:
         """The result of a constant node: a tensor, or several."""
         pending = [node]
         while pending:
@@ -131,7 +124,7 @@ class Constants:
             if top in self.known:
                 pending.pop()
                 continue
-            needed = [] if top.target in SHAPED_LIKE else top.all_input_nodes
+            needed = [] if top.target in SHAPED_LIKE else top.inputs
             missing = [parent for parent in needed if parent not in self.known]
             if missing:
                 pending.extend(missing)
@@ -140,16 +133,16 @@ class Constants:
             pending.pop()
         return self.known[node]
 
-    def _evaluate(self, node: fx.Node) -> Any:
-        if node.op == "get_attr":
-            return self._attribute(node).detach().cpu()
-        fake = node.meta.get("val")
+    def _evaluate(self, node: Node) -> Any:
+        if node.op == "tensor":
+            return node.target.detach().cpu()
+        fake = node.traced
         if isinstance(fake, torch.Tensor):
             number = self._direct(node)
             if number is not None:
                 return torch.full(tuple(fake.shape), number, dtype=fake.dtype)
-        args: Any = fx.map_arg(node.args, lambda parent: self.known[parent])
-        kwargs: Any = fx.map_arg(node.kwargs, lambda parent: self.known[parent])
+        args: Any = map_nodes(node.args, lambda parent: self.known[parent])
+        kwargs: Any = map_nodes(node.kwargs, lambda parent: self.known[parent])
         if "device" in kwargs:
             kwargs = {**kwargs, "device": "cpu"}
         if node.target is operator.getitem:
@@ -159,7 +152,7 @@ class Constants:
         with torch.no_grad():
             return node.target(*args, **kwargs)
 
-    def _direct(self, node: fx.Node) -> Number | None:
+    def _direct(self, node: Node) -> Number | None:
         if node.target in _UNIFORM or node.target in _UNIFORM_ARGUMENT:
             return self.uniform(node)
         return None

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
 
 from rudagraph.capture.lowering import Lowering, Result
+from rudagraph.capture.nodes import Node
 from rudagraph.capture.table import arguments
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.graph import Attribute, Hole, Value
@@ -19,7 +19,7 @@ from rudagraph.ir.torch_types import from_torch_dtype, type_of
 from rudagraph.ir.types import DType
 
 
-def lower_library(low: Lowering, node: fx.Node, wide: DType | None = None) -> Result:
+def lower_library(low: Lowering, node: Node, wide: DType | None = None) -> Result:
     """A library op; several results come as a tuple in the places the trace has them.
 
     With `wide` every floating operand is cast to it, and floating results are of that type.
@@ -59,14 +59,14 @@ def lower_library(low: Lowering, node: fx.Node, wide: DType | None = None) -> Re
             keywords=keywords or None,
         )
     )
-    if not isinstance(node.meta["val"], (tuple, list)):
+    if not isinstance(node.traced, (tuple, list)):
         return next(results)
     return tuple(None if tensor is None else next(results) for tensor in flat)  # type: ignore[misc]
 
 
-def _results(node: fx.Node) -> list[Any]:
+def _results(node: Node) -> list[Any]:
     """The traced results in order, None for those that the op leaves out."""
-    outputs = node.meta["val"]
+    outputs = node.traced
     flat = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
     wanted = arguments(node).get("output_mask")
     if wanted is not None:  # what is not asked for is left out when the op really runs
@@ -84,7 +84,7 @@ def _widened(low: Lowering, operand: Value, wide: DType) -> Value:
 
 
 def _template(low: Lowering, argument: Any, operands: list[Value]) -> Attribute:
-    if isinstance(argument, fx.Node):
+    if isinstance(argument, Node):
         operands.append(low.value(argument))
         return Hole(len(operands) - 1)
     if isinstance(argument, (list, tuple)):

@@ -1,7 +1,7 @@
-"""FX joint graph -> IR graph, by the one lowering table.
+"""Joint trace -> IR graph, by the one lowering table.
 
 Input: a joint trace and what its inputs and results are called outside. Output: a verified Graph
-and the tensors of its constant inputs. Dead code, constants and FX bookkeeping are gone.
+and the tensors of its constant inputs. Dead code and constants are gone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
 
 from rudagraph.capture import (
     rows_batch_norm,
@@ -28,10 +27,10 @@ from rudagraph.capture.inputs import Input
 from rudagraph.capture.library import lower_library
 from rudagraph.capture.lowering import Lowering
 from rudagraph.capture.mistakes import HINT, refusal_of, spoken
-from rudagraph.capture.names import describe_nodes, place, short_name
+from rudagraph.capture.names import describe_nodes, short_name
+from rudagraph.capture.nodes import JointTrace, Label, Node, link
 from rudagraph.capture.places import location_text
 from rudagraph.capture.table import ROWS, WIDENED
-from rudagraph.capture.trace import JointTrace, Label
 from rudagraph.errors import RudagraphError, UnsupportedError, UsageError, VerifyError
 from rudagraph.ir.builder import GraphBuilder
 from rudagraph.ir.graph import Graph, Role, Value
@@ -66,17 +65,17 @@ def lower(
     trace: JointTrace, inputs: list[Input], results: list[str], outer: dict[int, torch.Tensor]
 ) -> Lowered:
     """The joint graph in IR; `results` are the paths of the traced function's results."""
-    graph = trace.graph
+    link(trace.nodes)
     alive = _alive(trace)
     builder = GraphBuilder("joint")
-    described = describe_nodes(graph, _gradient_names(trace, inputs))
-    low = Lowering(builder, Constants(trace.module, graph, outer), described)
+    described = describe_nodes(trace.nodes, _gradient_names(trace, inputs))
+    low = Lowering(builder, Constants(trace.nodes, outer), described)
     for node, label in trace.inputs.items():
         if label.kind == "input" and node not in alive:
             continue
         low.environment[node] = _add_input(builder, node, label, inputs, results)
-    for node in graph.nodes:
-        if node.op == "call_function" and node in alive and node not in low.constants.nodes:
+    for node in trace.nodes:
+        if node.op == "call" and node in alive and node not in low.constants.nodes:
             low.environment[node] = _lower_node(low, node)
     for label, node in trace.outputs:
         if node in described:
@@ -89,31 +88,31 @@ def lower(
     return Lowered(lowered, {name: low.tensors[name] for name in low.tensors if name in used})
 
 
-def _alive(trace: JointTrace) -> set[fx.Node]:
+def _alive(trace: JointTrace) -> set[Node]:
     """Nodes that an output depends on; an update that stores an input's own value is none."""
-    alive: set[fx.Node] = set()
+    alive: set[Node] = set()
     pending = [node for _, node in trace.outputs]
     while pending:
         node = pending.pop()
         if node not in alive:
             alive.add(node)
-            pending.extend(node.all_input_nodes)
+            pending.extend(node.inputs)
     return alive
 
 
-def _gradient_names(trace: JointTrace, inputs: list[Input]) -> dict[fx.Node, str]:
+def _gradient_names(trace: JointTrace, inputs: list[Input]) -> dict[Node, str]:
     """What the gradients of inputs are called, by the nodes of backward that give them."""
     return {
         node: f"grad.{inputs[label.index].target}"
         for label, node in trace.outputs
-        if label.kind == "gradient" and node.op == "call_function"
+        if label.kind == "gradient" and node.op == "call"
     }
 
 
 def _add_input(
-    builder: GraphBuilder, node: fx.Node, label: Label, inputs: list[Input], results: list[str]
+    builder: GraphBuilder, node: Node, label: Label, inputs: list[Input], results: list[str]
 ) -> Value:
-    type = type_of(node.meta["val"])
+    type = type_of(node.traced)
     if label.kind == "tangent":
         path = results[label.index]
         return builder.input(f"tangent.{path}" if path else "tangent", type, Role.TANGENT, path)
@@ -132,7 +131,7 @@ def _output_port(label: Label, inputs: list[Input], results: list[str]) -> tuple
     return Role.GRADIENT, item.target
 
 
-def _lower_node(low: Lowering, node: fx.Node) -> Any:
+def _lower_node(low: Lowering, node: Node) -> Any:
     if node.target is operator.getitem:
         return low.value(node.args[0])[node.args[1]]
     low.start(node)
@@ -144,26 +143,26 @@ def _lower_node(low: Lowering, node: fx.Node) -> Any:
         if reason := refusal_of(node):
             raise _mistake(low, node, reason) from None
         raise VerifyError(
-            f"lowering {node.target}: {error}", where=location_text(place(node))
+            f"lowering {node.target}: {error}", where=location_text(node.location)
         ) from error
     except RudagraphError as error:
         if not error.where:
-            error.where = location_text(place(node))
+            error.where = location_text(node.location)
         raise
     return result
 
 
-def _mistake(low: Lowering, node: fx.Node, reason: str) -> UsageError:
+def _mistake(low: Lowering, node: Node, reason: str) -> UsageError:
     """PyTorch would not run it either, but finds out only when it runs."""
-    operands = [low.environment.get(operand) for operand in node.all_input_nodes]
+    operands = [low.environment.get(operand) for operand in node.inputs]
     values = [value for value in operands if isinstance(value, Value)]
     given = ", ".join(f"{value.name} {spoken(value.type)}" for value in values)
     return UsageError(
-        f"{short_name(node)}({given}) fails: {reason}", location_text(place(node)), HINT
+        f"{short_name(node)}({given}) fails: {reason}", location_text(node.location), HINT
     )
 
 
-def _refuse_random(node: fx.Node) -> None:
+def _refuse_random(node: Node) -> None:
     if is_random(node.target) and node.target not in ROWS:
         raise UnsupportedError(
             f"{node.target} draws random numbers: the step's own random numbers come from "
@@ -173,9 +172,9 @@ def _refuse_random(node: fx.Node) -> None:
         )
 
 
-def _check(node: fx.Node, result: Any) -> None:
+def _check(node: Node, result: Any) -> None:
     """A row must give what the trace says: anything else is a fault of the row."""
-    traced = node.meta["val"]
+    traced = node.traced
     values = result if isinstance(result, tuple) else (result,)
     wanted = traced if isinstance(traced, (tuple, list)) else (traced,)
     for value, fake in zip(values, wanted, strict=True):

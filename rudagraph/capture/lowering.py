@@ -1,4 +1,4 @@
-"""The state of one lowering: the graph being built, values by FX node, casts and constants.
+"""The state of one lowering: the graph being built, values by node, casts and constants.
 
 Rows of the lowering table emit IR through it. Invariant: every value that a row returns has the
 dtype and shape that the trace gave the node.
@@ -12,10 +12,10 @@ from typing import Any
 from typing import cast as typed
 
 import torch
-from torch import fx
 
 from rudagraph.capture.constants import Constants
 from rudagraph.capture.names import Described
+from rudagraph.capture.nodes import Node
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.builder import GraphBuilder
 from rudagraph.ir.graph import Attribute, Operand, Port, Role, Value
@@ -29,26 +29,26 @@ class Lowering:
     """What rows see: operands of a node, result types, and short spellings for emitting ops."""
 
     def __init__(
-        self, builder: GraphBuilder, constants: Constants, described: dict[fx.Node, Described]
+        self, builder: GraphBuilder, constants: Constants, described: dict[Node, Described]
     ) -> None:
         self.builder = builder
         self.constants = constants
         self.described = described
-        self.environment: dict[fx.Node, Any] = {}
+        self.environment: dict[Node, Any] = {}
         self.tensors: dict[str, torch.Tensor] = {}  # of inputs of role constant, by target
         self.name = ""  # of the node being lowered
         self.names: tuple[str, ...] = ()  # of its results, where it has several
         self.key_name = "key"
         self.masks: dict[Hashable, str] = {}  # what constant masks say, by the memory they are in
         self._casts: dict[tuple[Value, DType], Value] = {}
-        self._constants: dict[fx.Node, Value] = {}
+        self._constants: dict[Node, Value] = {}
         self._key: Value | None = None
 
-    def start(self, node: fx.Node) -> None:
+    def start(self, node: Node) -> None:
         """What is emitted from here on comes from this node."""
         described = self.described[node]
         self.name, self.builder.location = described.name, described.location
-        traced = node.meta["val"]
+        traced = node.traced
         names = [self.name] * (len(traced) if isinstance(traced, (list, tuple)) else 1)
         for user in node.users:
             if user.target is operator.getitem:
@@ -59,7 +59,7 @@ class Lowering:
 
     def operand(self, argument: Any) -> Any:
         """An argument of a node with values in place of nodes; containers are followed."""
-        if isinstance(argument, fx.Node):
+        if isinstance(argument, Node):
             return self.value(argument)
         if isinstance(argument, (list, tuple)):
             return [self.operand(item) for item in argument]
@@ -70,16 +70,16 @@ class Lowering:
             return self.environment[node]
         if node in self.constants.nodes:
             return self._constant(node)
-        if node.op == "get_attr":
+        if node.op == "tensor":
             return self._foreign(node)
         raise KeyError(f"{node} has not been lowered")
 
-    def type(self, node: fx.Node) -> TensorType:
+    def type(self, node: Node) -> TensorType:
         """The type of a node's one result, as traced."""
-        return type_of(node.meta["val"])
+        return type_of(node.traced)
 
-    def dtype(self, node: fx.Node) -> DType:
-        return from_torch_dtype(node.meta["val"].dtype)
+    def dtype(self, node: Node) -> DType:
+        return from_torch_dtype(node.traced.dtype)
 
     def number(self, argument: Any, dtype: DType) -> bool | int | float | None:
         """The number that an argument holds everywhere, rounded to `dtype`; None otherwise."""
@@ -130,7 +130,7 @@ class Lowering:
         self.tensors[value.name] = tensor
         return value
 
-    def _constant(self, node: fx.Node) -> Value:
+    def _constant(self, node: Node) -> Value:
         if node not in self._constants:
             number = self.constants.uniform(node)
             type = self.type(node)
@@ -141,7 +141,7 @@ class Lowering:
             self._constants[node] = value
         return self._constants[node]
 
-    def _foreign(self, node: fx.Node) -> Value:
+    def _foreign(self, node: Node) -> Value:
         tensor = self.constants.foreign(node)
         assert tensor is not None
         if node not in self._constants:
@@ -166,18 +166,18 @@ class Lowering:
         return known
 
     def pointwise(
-        self, node: fx.Node, opcode: str, arguments: Sequence[Any], dtype: DType, **attributes: Any
+        self, node: Node, opcode: str, arguments: Sequence[Any], dtype: DType, **attributes: Any
     ) -> Value:
         """A pointwise op computed in `dtype`: operands cast, uniform constants bare numbers."""
-        shape = tuple(node.meta["val"].shape)
+        shape = tuple(node.traced.shape)
         operands: list[Any] = []
         bare: list[int] = []
         for argument in arguments:
-            number = self.number(argument, dtype) if isinstance(argument, fx.Node) else None
+            number = self.number(argument, dtype) if isinstance(argument, Node) else None
             if number is not None:
                 bare.append(len(operands))
                 operands.append(number)
-            elif isinstance(argument, fx.Node):
+            elif isinstance(argument, Node):
                 operands.append(self.cast(self.value(argument), dtype))
             else:
                 operands.append(plain_number(argument, dtype))

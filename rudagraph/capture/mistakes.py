@@ -15,8 +15,8 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch import fx
 
+from rudagraph.capture.nodes import Node, map_nodes
 from rudagraph.capture.places import is_users, line_of, location_text
 from rudagraph.errors import RudagraphError, UsageError
 from rudagraph.ir.graph import Location
@@ -85,7 +85,7 @@ def explained(
     )
 
 
-def refusal_of(node: fx.Node) -> str | None:
+def refusal_of(node: Node) -> str | None:
     """Why PyTorch itself would not run this op on tensors of these types; None if it would.
 
     Shapes and dtypes are traced without looking at every rule, so this runs the op on zeros.
@@ -93,7 +93,7 @@ def refusal_of(node: fx.Node) -> str | None:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return None
-    arguments, keywords = fx.node.map_arg((node.args, node.kwargs), _zeros)
+    arguments, keywords = map_nodes((node.args, node.kwargs), _zeros)
     try:
         with torch.no_grad():
             target(*arguments, **keywords)
@@ -102,9 +102,9 @@ def refusal_of(node: fx.Node) -> str | None:
     return None
 
 
-def _zeros(node: fx.Node) -> Any:
+def _zeros(node: Node) -> Any:
     """Zeros in the memory of one: nothing large is allocated for them."""
-    fake = node.meta["val"]
+    fake = node.traced
     zero = torch.zeros((), dtype=fake.dtype)
     return zero.expand(fake.shape)
 

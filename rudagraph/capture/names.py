@@ -11,12 +11,12 @@ note: what it gives to a node of a lower number is the gradient of the value tha
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import fx
 
+from rudagraph.capture.nodes import Node
 from rudagraph.ir.graph import Location
 
 _SAME = frozenset({"clone", "alias", "detach", "getitem", "lift_fresh_copy"})
@@ -39,44 +39,34 @@ class Described:
     location: Location
 
 
-def is_backward(node: fx.Node) -> bool:
-    return node.meta.get("partitioner_tag") == "is_backward"
-
-
-def place(node: fx.Node) -> Location:
-    """Module path and file:line noted while the node was traced."""
-    custom = node.meta.get("custom") or {}
-    return Location(custom.get("module", ""), custom.get("line", ""))
-
-
-def short_name(node: fx.Node) -> str:
+def short_name(node: Node) -> str:
     """What the op does, in a word: addmm, layer_norm."""
     if node.target is operator.getitem:
         return "getitem"
     return getattr(node.target, "_opname", str(node.target)).strip("_")
 
 
-def describe_nodes(graph: fx.Graph, ends: Mapping[fx.Node, str]) -> dict[fx.Node, Described]:
+def describe_nodes(nodes: Sequence[Node], ends: Mapping[Node, str]) -> dict[Node, Described]:
     """A hint for the name of each node's value, and its place; `ends` are named already."""
-    names = _forward_names(graph)
-    described = {node: Described(name, place(node)) for node, name in names.items()}
-    described.update(_Gradients(graph, names, ends).described)
+    names = _forward_names(nodes)
+    described = {node: Described(name, node.location) for node, name in names.items()}
+    described.update(_Gradients(nodes, names, ends).described)
     return described
 
 
-def _forward_names(graph: fx.Graph) -> dict[fx.Node, str]:
-    last: dict[str, fx.Node] = {}
-    for node in graph.nodes:
-        if node.op == "call_function" and not is_backward(node):
-            path = place(node).module
+def _forward_names(nodes: Sequence[Node]) -> dict[Node, str]:
+    last: dict[str, Node] = {}
+    for node in nodes:
+        if node.op == "call" and not node.is_backward:
+            path = node.location.module
             if path and short_name(node) not in _SAME:
                 last[path] = node
-    names: dict[fx.Node, str] = {}
-    for node in graph.nodes:
-        path = place(node).module
-        if node.op == "get_attr":
+    names: dict[Node, str] = {}
+    for node in nodes:
+        path = node.location.module
+        if node.op == "tensor":
             names[node] = _joined(path, "tensor")
-        elif is_backward(node):
+        elif node.is_backward:
             continue
         elif node.target is operator.getitem and node.args[0] in names:
             names[node] = _result_name(node, names)
@@ -85,9 +75,9 @@ def _forward_names(graph: fx.Graph) -> dict[fx.Node, str]:
     return names
 
 
-def _result_name(item: fx.Node, names: dict[fx.Node, str]) -> str:
+def _result_name(item: Node, names: dict[Node, str]) -> str:
     owner, index = item.args
-    assert isinstance(owner, fx.Node) and isinstance(index, int)
+    assert isinstance(owner, Node) and isinstance(index, int)
     parts = _RESULTS.get(short_name(owner), ())
     if index == 0:
         return names[owner]
@@ -98,85 +88,82 @@ class _Gradients:
     """Nodes of backward, each with the forward node whose value's gradient it is about."""
 
     def __init__(
-        self, graph: fx.Graph, names: Mapping[fx.Node, str], ends: Mapping[fx.Node, str]
+        self, nodes: Sequence[Node], names: Mapping[Node, str], ends: Mapping[Node, str]
     ) -> None:
         self.names, self.ends = names, ends
-        self.makers: dict[int, fx.Node] = {}  # by the number of the autograd node
-        self.sums: set[fx.Node] = set()  # which autograd itself adds, in no node of its own
-        calls = [node for node in graph.nodes if node.op == "call_function"]
+        self.makers: dict[int, Node] = {}  # by the number of the autograd node
+        self.sums: set[Node] = set()  # which autograd itself adds, in no node of its own
+        calls = [node for node in nodes if node.op == "call"]
         for node in calls:
-            if not is_backward(node):
-                self.makers.setdefault(_number(node), node)
+            if not node.is_backward:
+                self.makers.setdefault(node.number, node)
             elif self._is_sum(node):
                 self.sums.add(node)
-        self.subjects: dict[fx.Node, Described] = {}
-        self.described: dict[fx.Node, Described] = {}
-        self.turned: list[fx.Node] = []  # views of a gradient within the op that reads it
+        self.subjects: dict[Node, Described] = {}
+        self.described: dict[Node, Described] = {}
+        self.turned: list[Node] = []  # views of a gradient within the op that reads it
         for node in reversed(calls):
-            if is_backward(node):
+            if node.is_backward:
                 self.described[node] = self._describe(node)
         for node in reversed(self.turned):
-            source = self.described.get(node.all_input_nodes[0])
+            source = self.described.get(node.inputs[0])
             if source is not None:  # an upstream gradient has no description of its own
                 where = self.described[node].location
                 self.described[node] = Described(f"{source.name}.{short_name(node)}", where)
 
-    def _is_sum(self, node: fx.Node) -> bool:
+    def _is_sum(self, node: Node) -> bool:
         """Autograd runs its nodes from the highest number down: a term that is lower tells.
 
         PyTorch's own trace gives a sum the number of the last node of all, ours gives it none.
         """
-        number = _number(node)
+        number = node.number
         return node.target is torch.ops.aten.add.Tensor and (
             number < 0
             or any(
-                _number(term) < number or (term in self.sums and _number(term) == number)
-                for term in node.all_input_nodes
-                if is_backward(term)
+                term.number < number or (term in self.sums and term.number == number)
+                for term in node.inputs
+                if term.is_backward
             )
         )
 
-    def _describe(self, node: fx.Node) -> Described:
+    def _describe(self, node: Node) -> Described:
         subject, suffix = self._about(node)
         if subject is None:
-            return Described(f"grad.{_joined(place(node).module, short_name(node))}", place(node))
+            return Described(
+                f"grad.{_joined(node.location.module, short_name(node))}", node.location
+            )
         self.subjects[node] = subject
         # A sum is in no op of forward: it is where the value is made whose gradient it is.
-        where = subject.location if node in self.sums else place(node)
+        where = subject.location if node in self.sums else node.location
         return Described(_joined(subject.name, suffix), where)
 
-    def _about(self, node: fx.Node) -> tuple[Described | None, str]:
+    def _about(self, node: Node) -> tuple[Described | None, str]:
         """The value whose gradient this is, or helps to make, and what tells it from that."""
         if node in self.ends:
-            return Described(self.ends[node], place(node)), ""
+            return Described(self.ends[node], node.location), ""
         readers = [user for user in node.users if user in self.described]
         for reader in readers:
-            inside = node not in self.sums and _number(reader) >= _number(node)
-            maker = self.makers.get(_number(reader))
+            inside = node not in self.sums and reader.number >= node.number
+            maker = self.makers.get(reader.number)
             if maker is not None and reader not in self.sums and not inside:
                 return self._gradient_of(maker), ""
         for reader in readers:
             if reader in self.subjects:
                 suffix = "part" if reader in self.sums else short_name(node)
-                operands = node.all_input_nodes
-                if suffix in _VIEWS - _SAME and len(operands) == 1 and is_backward(operands[0]):
+                operands = node.inputs
+                if suffix in _VIEWS - _SAME and len(operands) == 1 and operands[0].is_backward:
                     self.turned.append(node)
                 return self.subjects[reader], suffix
         return None, ""
 
-    def _gradient_of(self, maker: fx.Node) -> Described:
+    def _gradient_of(self, maker: Node) -> Described:
         """A view that a function outside any module makes goes by what it views."""
-        while not place(maker).module and short_name(maker) in _VIEWS and maker.args:
+        while not maker.location.module and short_name(maker) in _VIEWS and maker.args:
             source = maker.args[0]
-            if not isinstance(source, fx.Node) or source not in self.names:
+            if not isinstance(source, Node) or source not in self.names:
                 break
             maker = source
-        return Described(f"grad.{self.names[maker]}", place(maker))
-
-
-def _number(node: fx.Node) -> int:
-    """Of the autograd node that was made last, or in backward of the one that runs."""
-    return int(node.meta.get("seq_nr", -1))
+        return Described(f"grad.{self.names[maker]}", maker.location)
 
 
 def _joined(path: str, name: str) -> str:

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as notes
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
+from rudagraph.capture.nodes import NOWHERE, JointTrace, Label, Node
 from rudagraph.capture.shapes import Shapes, Traced
-from rudagraph.capture.trace import JointTrace, Label, compiling
+from rudagraph.capture.trace import compiling
+from rudagraph.ir.graph import Location
 
 _LOG = logging.getLogger(__name__)
 aten = torch.ops.aten
@@ -74,22 +75,21 @@ class _Operator:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes every ATen call into an FX graph; tensors are known by identity."""
+    """Notes every ATen call as a node; tensors are known by identity."""
 
     def __init__(self, decompositions: dict[Any, Callable[..., Any]], mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.graph = fx.Graph()
+        self.nodes: list[Node] = []
         self.decompositions = decompositions
         self.shapes = Shapes(mode)
         self.in_backward = False
         self.running = _Running()
         self._operators: dict[int, _Operator] = {}  # by the identity of the function
-        self._nodes: dict[int, fx.Node] = {}
+        self._nodes: dict[int, Node] = {}
         # All tensors met, by their memory; identities stay valid while these live.
         self._memory: dict[int, list[Traced]] = {}
         self._inputs: set[int] = set()
-        self.attributes: dict[str, torch.Tensor] = {}
-        self._custom: dict[int, Any] = {}  # sequence number of an autograd node -> annotation
+        self._made_at: dict[int, Location] = {}  # where the autograd node of a number was made
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -99,14 +99,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         return False
 
-    def input(self, name: str, tensor: torch.Tensor) -> fx.Node:
+    def input(self, name: str, tensor: torch.Tensor) -> Node:
         """A placeholder that stands for the tensor."""
-        node = self.graph.placeholder(name)
+        node = Node("input", name)
+        self.nodes.append(node)
         self._bind(node, tensor)
         self._inputs.add(id(tensor))
         return node
 
-    def node(self, tensor: torch.Tensor) -> fx.Node:
+    def node(self, tensor: torch.Tensor) -> Node:
         """The node that gives the tensor."""
         node = self._nodes.get(id(tensor))
         if node is None:
@@ -146,13 +147,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._nodes[id(result)] = operands[0]
             self._memory.setdefault(_storage(result), []).append(result)
             return result
-        node = self.graph.create_node("call_function", function, name="_")  # nobody reads names
-        # Set afterwards: create_node looks through them for what no call of ATen holds.
-        node.args = operands
-        if keywords:
-            node.kwargs = keywords
-        self._describe(node)
-        self._bind(node, result)
+        self._note(Node("call", function, operands, keywords), result)
         return result
 
     def _meet(self, function: Any) -> _Operator:
@@ -176,19 +171,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
     def _lift(self, tensor: torch.Tensor) -> Any:
-        """A tensor just made from numbers becomes an attribute of the graph's module."""
+        """A tensor just made from numbers is held by the trace."""
         if isinstance(tensor, Traced):
             raise Unusual("a traced tensor is lifted")
-        name = f"_tensor_constant{len(self.attributes)}"
-        self.attributes[name] = tensor
-        attribute = self.graph.create_node("get_attr", name)
-        self._describe(attribute)
         result = self.shapes.lift(tensor)
-        attribute.meta["val"] = result
-        target = aten.lift_fresh_copy.default
-        node = self.graph.create_node("call_function", target, (attribute,))
-        self._describe(node)
-        self._bind(node, result)
+        held = Node("tensor", tensor, traced=result)
+        self._describe(held)
+        self.nodes.append(held)
+        self._note(Node("call", aten.lift_fresh_copy.default, (held,)), result)
         return result
 
     def _in_place(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -224,8 +214,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return type(value)(map(self._operand, value)) if value else value
         return value
 
-    def _bind(self, node: fx.Node, result: Any) -> None:
-        node.meta["val"] = result
+    def _note(self, node: Node, result: Any) -> None:
+        """Append a call of this result."""
+        self._describe(node)
+        self.nodes.append(node)
+        self._bind(node, result)
+
+    def _bind(self, node: Node, result: Any) -> None:
+        node.traced = result
         if isinstance(result, torch.Tensor):
             if not isinstance(result, Traced):
                 raise Unusual("a tensor with data is made")
@@ -234,26 +230,27 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif isinstance(result, (list, tuple)):
             for index, part in enumerate(result):
                 if isinstance(part, torch.Tensor):
-                    item = self.graph.create_node("call_function", python.getitem, (node, index))
-                    item.meta.update(node.meta)
+                    item = Node("call", python.getitem, (node, index))
+                    item.location, item.number = node.location, node.number
+                    item.is_backward = node.is_backward
+                    self.nodes.append(item)
                     self._bind(item, part)
         else:
             raise Unusual(f"{node.target} gives no tensor")
 
-    def _describe(self, node: fx.Node) -> None:
+    def _describe(self, node: Node) -> None:
         """What the full trace notes: the user's line, for backward that of the forward op."""
         if self.in_backward:
-            node.meta["partitioner_tag"] = "is_backward"
-            number = node.meta["seq_nr"] = self.running.number
-            if number in self._custom:
-                node.meta["custom"] = self._custom[number]
+            node.is_backward = True
+            node.number = self.running.number
+            node.location = self._made_at.get(node.number, NOWHERE)
             return
         # The autograd node of this call, if it has one, has just been made.
-        made = node.meta["seq_nr"] = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+        node.number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
         custom = notes.get_current_meta().get("custom")
         if custom:
-            node.meta["custom"] = dict(custom)
-            self._custom.setdefault(made, node.meta["custom"])
+            node.location = Location(custom["module"], custom["line"])
+            self._made_at.setdefault(node.number, node.location)
 
 
 class _Running:
@@ -314,8 +311,8 @@ def _record(
     recorder: Recorder,
     mode: FakeTensorMode,
 ) -> JointTrace:
-    inputs: dict[fx.Node, Label] = {}
-    outputs: list[tuple[Label, fx.Node]] = []
+    inputs: dict[Node, Label] = {}
+    outputs: list[tuple[Label, Node]] = []
     for index, tensor in enumerate(stand_ins):
         inputs[recorder.input(f"primals_{index}", tensor)] = Label("input", index)
     with mode, recorder:
@@ -342,8 +339,4 @@ def _record(
             for index, gradient in zip(leaves, gradients, strict=True)
             if gradient is not None
         ]
-    recorder.graph.output([node for _, node in outputs])
-    root = nn.Module()
-    for name, tensor in recorder.attributes.items():
-        root.register_buffer(name, tensor)
-    return JointTrace(root, recorder.graph, inputs, tuple(outputs))
+    return JointTrace(recorder.nodes, inputs, tuple(outputs))

@@ -11,7 +11,8 @@ import torch
 
 from rudagraph.capture.library import lower_library
 from rudagraph.capture.lowering import Lowering, Result
-from rudagraph.capture.table import WIDENED, Node, arguments, row
+from rudagraph.capture.nodes import Node
+from rudagraph.capture.table import WIDENED, arguments, row
 from rudagraph.ir.graph import Value
 from rudagraph.ir.torch_types import from_torch_dtype
 
@@ -39,7 +40,7 @@ def _batch_norm(low: Lowering, node: Node) -> Result:
         low.cast(value, source.type.dtype) for value, source in zip(running, sources, strict=True)
     ]
     if not _only_backward_reads(node):
-        traced = [from_torch_dtype(fake.dtype) for fake in node.meta["val"][1:3]]
+        traced = [from_torch_dtype(fake.dtype) for fake in node.traced[1:3]]
         mean, rstd = low.cast(mean, traced[0]), low.cast(rstd, traced[1])
     return (low.cast(output, x.type.dtype), mean, rstd, *updated)
 
@@ -57,5 +58,5 @@ def _batch_norm_backward(low: Lowering, node: Node) -> Result:
     assert isinstance(results, tuple)
     return tuple(
         value if value is None else low.cast(value, from_torch_dtype(fake.dtype))
-        for value, fake in zip(results, node.meta["val"], strict=True)
+        for value, fake in zip(results, node.traced, strict=True)
     )

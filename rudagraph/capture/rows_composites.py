@@ -9,7 +9,8 @@ import torch
 from rudagraph.capture import operators
 from rudagraph.capture.attention import mask_of
 from rudagraph.capture.lowering import Lowering, Result
-from rudagraph.capture.table import Node, arguments, row
+from rudagraph.capture.nodes import Node
+from rudagraph.capture.table import arguments, row
 from rudagraph.ir.graph import Value
 from rudagraph.ir.random import bits_for
 

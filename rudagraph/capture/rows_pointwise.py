@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
 
 from rudagraph.capture.lowering import Lowering, rounded
-from rudagraph.capture.table import Node, Row, arguments, row
+from rudagraph.capture.nodes import Node
+from rudagraph.capture.table import Row, arguments, row
 from rudagraph.ir.graph import Value
 from rudagraph.ir.torch_types import from_torch_dtype
 from rudagraph.ir.types import DType
@@ -96,7 +96,7 @@ def _scaled(low: Lowering, node: Node, opcode: str, left: Any, right: Any, alpha
     dtype = low.dtype(node)
     wide = dtype.compute
     operands = [
-        low.cast(low.cast(low.value(item), dtype), wide) if isinstance(item, fx.Node) else item
+        low.cast(low.cast(low.value(item), dtype), wide) if isinstance(item, Node) else item
         for item in (left, right)
     ]
     if isinstance(operands[1], Value):
@@ -162,9 +162,9 @@ def common_dtype(*operands: Any) -> DType:
 
 
 def _sample(operand: Any) -> Any:
-    if not isinstance(operand, fx.Node):
+    if not isinstance(operand, Node):
         return operand
-    value = operand.meta["val"]
+    value = operand.traced
     return torch.empty((1,) * value.dim(), dtype=value.dtype, device="meta")
 
 
@@ -202,14 +202,14 @@ def _where(low: Lowering, node: Node) -> Value:
     always = low.everywhere(condition)
     if always is not None:
         chosen = low.value(branches[0 if always else 1])
-        return low.expand(low.cast(chosen, dtype), node.meta["val"].shape)
+        return low.expand(low.cast(chosen, dtype), node.traced.shape)
     test = low.cast(low.value(condition), DType.B8)
     operands: list[Any] = []
     for branch in branches:
         number = low.number(branch, dtype)
         operands.append(low.cast(low.value(branch), dtype) if number is None else number)
     result = low.one("where", test, *operands, dtype=_needed_dtype(operands, dtype))
-    return low.expand(result, node.meta["val"].shape)
+    return low.expand(result, node.traced.shape)
 
 
 def _needed_dtype(operands: list[Any], dtype: DType) -> DType | None:
@@ -225,7 +225,7 @@ def _clamp(low: Lowering, node: Node) -> Value:
     for opcode, bound in (("maximum", given["min"]), ("minimum", given["max"])):
         if bound is None:
             continue
-        number = low.number(bound, dtype) if isinstance(bound, fx.Node) else bound
+        number = low.number(bound, dtype) if isinstance(bound, Node) else bound
         operand = number if number is not None else low.cast(low.value(bound), dtype)
         result = low.one(opcode, result, operand)
     return result
@@ -252,7 +252,7 @@ def _same(low: Lowering, node: Node) -> Value:
 @row(aten.copy.default)
 def _copy(low: Lowering, node: Node) -> Value:
     source = low.cast(low.value(node.args[1]), low.dtype(node))
-    return low.expand(source, node.meta["val"].shape)
+    return low.expand(source, node.traced.shape)
 
 
 @row(aten.fill.Scalar)

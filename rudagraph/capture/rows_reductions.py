@@ -13,7 +13,8 @@ import torch
 
 from rudagraph.capture.library import lower_library
 from rudagraph.capture.lowering import Lowering, Result
-from rudagraph.capture.table import Node, arguments, axis_of, row
+from rudagraph.capture.nodes import Node
+from rudagraph.capture.table import arguments, axis_of, row
 from rudagraph.ir.graph import Value
 from rudagraph.ir.torch_types import from_torch_dtype
 from rudagraph.ir.types import DType
@@ -76,7 +77,7 @@ def _variance(low: Lowering, node: Node) -> Value:
 
 @row(aten.var_mean.correction)
 def _variance_and_mean(low: Lowering, node: Node) -> tuple[Value, ...]:
-    dtype = from_torch_dtype(node.meta["val"][0].dtype)
+    dtype = from_torch_dtype(node.traced[0].dtype)
     return tuple(low.cast(value, dtype) for value in _moments(low, node, dtype))
 
 

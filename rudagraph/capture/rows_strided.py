@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from rudagraph.capture.lowering import Lowering
-from rudagraph.capture.table import Node, arguments, row
+from rudagraph.capture.nodes import Node
+from rudagraph.capture.table import arguments, row
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.graph import Hole, Value
 
@@ -21,7 +22,7 @@ aten = torch.ops.aten
 def _sources(node: Node) -> torch.Tensor:
     """For each element of the strided view the row-major index of the operand's element there."""
     given = arguments(node)
-    operand = given["self"].meta["val"]
+    operand = given["self"].traced
     offset = given["storage_offset"]
     start = operand.storage_offset() if offset is None else offset
     wanted = _positions(given["size"], given["stride"], int(start))

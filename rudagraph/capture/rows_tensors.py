@@ -7,7 +7,8 @@ import torch
 from rudagraph.capture.constants import SHAPED_LIKE
 from rudagraph.capture.library import lower_library
 from rudagraph.capture.lowering import Lowering, Result
-from rudagraph.capture.table import Node, arguments, row
+from rudagraph.capture.nodes import Node
+from rudagraph.capture.table import arguments, row
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.graph import Value
 from rudagraph.ir.types import DType
@@ -27,7 +28,7 @@ def _addmm(low: Lowering, node: Node) -> Result:
     if (given["beta"], given["alpha"]) != (1, 1):
         return lower_library(low, node)
     added, left, right = (low.value(given[name]) for name in ("self", "mat1", "mat2"))
-    product = node.meta["val"].shape
+    product = node.traced.shape
     shape = added.type.shape
     if len(shape) == 2 and shape[0] == 1 and shape[1] == product[1]:
         added = low.reshape(added, shape[1:])
@@ -88,4 +89,4 @@ def _uniform(low: Lowering, node: Node) -> Value:
     # Reached only where the number itself is computed: torch.full(shape, a 0-d tensor).
     given = arguments(node)
     value = low.cast(low.value(given["fill_value"]), low.dtype(node))
-    return low.expand(value, node.meta["val"].shape)
+    return low.expand(value, node.traced.shape)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from rudagraph.capture.lowering import Lowering
-from rudagraph.capture.table import Node, arguments, axis_of, row
+from rudagraph.capture.nodes import Node
+from rudagraph.capture.table import arguments, axis_of, row
 from rudagraph.ir.graph import Value
 
 aten = torch.ops.aten
@@ -32,7 +33,7 @@ def _first(low: Lowering, node: Node) -> Value:
     aten.squeeze.dims,
 )
 def _reshape(low: Lowering, node: Node) -> Value:
-    return low.reshape(_first(low, node), node.meta["val"].shape)
+    return low.reshape(_first(low, node), node.traced.shape)
 
 
 @row(aten.permute.default)
@@ -60,7 +61,7 @@ def _t(low: Lowering, node: Node) -> Value:
 
 @row(aten.expand.default)
 def _expand(low: Lowering, node: Node) -> Value:
-    return low.expand(_first(low, node), node.meta["val"].shape)
+    return low.expand(_first(low, node), node.traced.shape)
 
 
 @row(aten.slice.Tensor)
@@ -83,7 +84,7 @@ def _select(low: Lowering, node: Node) -> Value:
     value = _first(low, node)
     axis = axis_of(node.args[1], value.type.rank)
     index = axis_of(node.args[2], value.type.shape[axis])
-    return low.reshape(low.slice(value, axis, index, index + 1), node.meta["val"].shape)
+    return low.reshape(low.slice(value, axis, index, index + 1), node.traced.shape)
 
 
 @row(
@@ -98,7 +99,7 @@ def _split(low: Lowering, node: Node) -> tuple[Value, ...]:
     axis = axis_of(arguments(node)["dim"], value.type.rank)
     parts: list[Value] = []
     start = 0
-    for part in node.meta["val"]:
+    for part in node.traced:
         size = 1 if node.target is aten.unbind.int else part.shape[axis]
         piece = low.slice(value, axis, start, start + size)
         parts.append(low.reshape(piece, part.shape))
@@ -114,7 +115,7 @@ def _repeat(low: Lowering, node: Node) -> Value:
     single = [n for extent in shape for n in (1, extent)]
     repeated = [n for pair in zip(times, shape, strict=True) for n in pair]
     spread = low.expand(low.reshape(value, single), repeated)
-    return low.reshape(spread, node.meta["val"].shape)
+    return low.reshape(spread, node.traced.shape)
 
 
 # -- their gradients, and writes into parts

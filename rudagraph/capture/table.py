@@ -1,6 +1,6 @@
 """The registry of the lowering table: ATen op -> the row that emits its IR.
 
-A row takes the lowering and the FX node, reads the node's arguments as the op's schema orders
+A row takes the lowering and the node, reads the node's arguments as the op's schema orders
 them, and returns a value or several.
 """
 
@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import fx
-
 from rudagraph.capture.lowering import Lowering, Result
+from rudagraph.capture.nodes import Node
 
-# FX types a node's arguments too widely to be of use here.
-Node = Any
 Row = Callable[[Lowering, Node], Result]
 ROWS: dict[Any, Row] = {}
 
@@ -34,9 +31,9 @@ def row(*targets: Any) -> Callable[[Row], Row]:
     return register
 
 
-def arguments(node: fx.Node) -> dict[str, Any]:
+def arguments(node: Node) -> dict[str, Any]:
     """All arguments of a call by their names in the op's schema, defaults filled in."""
-    schema = node.target._schema  # type: ignore[union-attr]
+    schema = node.target._schema
     given = {}
     for index, argument in enumerate(schema.arguments):
         if index < len(node.args) and not argument.kwarg_only:

@@ -1,7 +1,7 @@
-"""The one joint trace: forward and first-order backward of a function as an FX graph.
+"""The joint trace by PyTorch's own machinery: forward and first-order backward of a function.
 
-Input: a function of flat tensors that returns a list of tensors, and one example each. Output: an
-FX graph of functional ATen ops whose inputs and outputs say what they are. Nothing is executed on
+Input: a function of flat tensors that returns a list of tensors, and one example each. Output: a
+trace of functional ATen ops whose inputs and outputs say what they are. Nothing is executed on
 real data. Only this module, record.py and shapes.py touch PyTorch's private tracing interfaces
 (2.11-2.13).
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -31,13 +30,10 @@ from torch._subclasses.fake_tensor import (
 from torch.fx import traceback as notes
 
 from rudagraph.capture.mode import data_dependent
-from rudagraph.capture.names import place
+from rudagraph.capture.nodes import JointTrace, Label, Node
 from rudagraph.capture.places import location_text
 from rudagraph.errors import UnsupportedError
 from rudagraph.ir.graph import Location
-
-Kind = Literal["input", "tangent", "result", "update", "gradient"]
-
 
 # Operators that only check. Older PyTorch would drop them from the trace as giving nothing.
 _EFFECTS = frozenset(
@@ -49,24 +45,6 @@ _EFFECTS = frozenset(
 )
 for _operator in _EFFECTS:
     fx.node.has_side_effect(_operator)
-
-
-@dataclass(frozen=True)
-class Label:
-    """What a graph input or output is: `index` counts inputs of the function, or its results."""
-
-    kind: Kind
-    index: int
-
-
-@dataclass(frozen=True)
-class JointTrace:
-    """The FX graph, the module that holds its attributes, and what its ends are."""
-
-    module: nn.Module
-    graph: fx.Graph
-    inputs: dict[fx.Node, Label]
-    outputs: tuple[tuple[Label, fx.Node], ...]
 
 
 def trace_joint(
@@ -87,7 +65,7 @@ def trace_joint(
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise data_dependent(str(error.func), Location()) from error
         module = joint.graph_module
-    return _labelled(module)
+    return _joint_trace(module)
 
 
 class _Function(nn.Module):
@@ -124,23 +102,54 @@ def compiling() -> Iterator[None]:
         torch.compiler._is_compiling_flag = before
 
 
-def _labelled(module: fx.GraphModule) -> JointTrace:
-    inputs: dict[fx.Node, Label] = {}
-    outputs: list[tuple[Label, fx.Node]] = []
+def _joint_trace(module: fx.GraphModule) -> JointTrace:
+    made: dict[fx.Node, Node] = {}
+    inputs: dict[Node, Label] = {}
+    outputs: list[tuple[Label, Node]] = []
     for node in module.graph.nodes:
-        if node.target is torch.ops.higher_order.with_effects:
-            raise _effect(node, str(node.args[1]))
-        if node.target in _EFFECTS:
-            raise _effect(node, str(node.target))
+        _refuse_effects(node)
     for node in module.graph.nodes:
-        if node.op == "placeholder":
-            inputs[node] = _input_label(node.meta.get("desc"))
-        elif node.op == "output":
+        if node.op == "output":
             flat = torch.utils._pytree.tree_leaves(node.args, is_leaf=lambda x: x is None)
             for value, description in zip(flat, node.meta["desc"], strict=True):
                 if isinstance(value, fx.Node):
-                    outputs.append((_output_label(description), value))
-    return JointTrace(module, module.graph, inputs, tuple(outputs))
+                    outputs.append((_output_label(description), made[value]))
+            continue
+        made[node] = _node(module, node, made)
+        if node.op == "placeholder":
+            inputs[made[node]] = _input_label(node.meta.get("desc"))
+    return JointTrace(list(made.values()), inputs, tuple(outputs))
+
+
+def _node(module: fx.GraphModule, node: fx.Node, made: dict[fx.Node, Node]) -> Node:
+    """The same in our terms."""
+    if node.op == "placeholder":
+        return Node("input", node.target, traced=node.meta["val"])
+    if node.op == "get_attr":
+        held: Any = module
+        for part in str(node.target).split("."):
+            held = getattr(held, part)
+        new = Node("tensor", held, traced=node.meta.get("val"))
+    else:
+        args = tuple(_operand(value, made) for value in node.args)
+        kwargs = {name: _operand(value, made) for name, value in node.kwargs.items()}
+        new = Node("call", node.target, args, kwargs, node.meta.get("val"))
+    new.location = _location(node)
+    new.is_backward = node.meta.get("partitioner_tag") == "is_backward"
+    new.number = int(node.meta.get("seq_nr", -1))
+    return new
+
+
+def _operand(value: Any, made: dict[fx.Node, Node]) -> Any:
+    """Our node for one of FX, which has kinds of lists and dicts of its own too."""
+    if isinstance(value, fx.Node):
+        return made[value]
+    if isinstance(value, (list, tuple)):
+        parts = [_operand(item, made) for item in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    if isinstance(value, dict):
+        return {name: _operand(item, made) for name, item in value.items()}
+    return value
 
 
 def _input_label(description: Any) -> Label:
@@ -163,10 +172,21 @@ def _output_label(description: Any) -> Label:
     raise _unknown(description)
 
 
-def _effect(node: fx.Node, operator: str) -> UnsupportedError:
-    return UnsupportedError(
+def _location(node: fx.Node) -> Location:
+    custom = node.meta.get("custom") or {}
+    return Location(custom.get("module", ""), custom.get("line", ""))
+
+
+def _refuse_effects(node: fx.Node) -> None:
+    if node.target is torch.ops.higher_order.with_effects:
+        operator = node.args[1]
+    elif node.target in _EFFECTS:
+        operator = node.target
+    else:
+        return
+    raise UnsupportedError(
         f"{operator} looks at the numbers in a tensor, or has another effect, while it runs",
-        where=location_text(place(node)),
+        where=location_text(_location(node)),
         hint="use the form that does not check, such as torch.linalg.inv_ex for inv, "
         "or leave this part out of the step",
     )
