@@ -83,6 +83,7 @@ def view_strides(op: Op, base: Strided) -> Strided | None:
     raise KeyError(f"{op.opcode} is no view op")
 
 
+@functools.lru_cache(maxsize=4096)
 def reshape_strides(
     shape: tuple[int, ...], strides: tuple[int, ...], new_shape: tuple[int, ...]
 ) -> tuple[int, ...] | None:

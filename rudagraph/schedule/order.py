@@ -1,169 +1,192 @@
 """A topological order that keeps the peak of live bytes low.
 
-Three orders are measured with the same formula and the best is taken, the earlier one on a tie, so
+Four orders are measured with the same formula and the best is taken, the earlier one on a tie, so
 scheduling never makes a step larger and the result depends on the graph alone:
 
     given     capture's own: good in forward, where values are used soon
     on demand what depends on no upstream gradient, values computed again above all, waits until
               the op that reads it comes up
     greedy    of the ready ops the one that leaves fewest live bytes (what it makes minus what it
-              frees last); ties to the op that came first in the given order
+              frees last); ties to the op that came first in the given order, or in that on demand
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rudagraph.ir.graph import Graph, Op, Role, Value
+from rudagraph.ir.graph import Graph, Role, Value
 from rudagraph.ir.ops import Tag, has
+
+_Order = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The graph in numbers: each op is its place in the graph, each root value has a number.
+
+    A root is what views lie in. Graph inputs are none: nothing an order does frees them.
+    """
+
+    makers: list[tuple[int, ...]]  # the ops that make what each op reads, once each
+    reads: list[tuple[int, ...]]  # the roots that each op reads, once each
+    makes: list[tuple[int, ...]]  # and those of its results
+    made_bytes: list[int]  # new with each op
+    freed_bytes: list[int]  # with the last reader of each root; 0 where an output keeps it
 
 
 def order(graph: Graph) -> Graph:
     """The graph with its ops in an order of low peak; the same object where it is that already."""
-    roots = _roots(graph)
-    lazy = _on_demand(graph)
-    starts = [graph] if lazy is graph.ops else [graph, replace(graph, ops=lazy)]
-    candidates = (*starts, *(replace(start, ops=_greedy(start, roots)) for start in starts))
-    best = min(candidates, key=lambda candidate: _peak(candidate, roots))
-    ops = _with_late_views(best)
-    return graph if ops == graph.ops else replace(graph, ops=ops)
+    table = _table(graph)
+    given = range(len(graph.ops))
+    lazy = _on_demand(graph, table)
+    starts: list[_Order] = [given] if lazy == list(given) else [given, lazy]
+    candidates = [*starts, *(_greedy(start, table) for start in starts)]
+    best = min(candidates, key=lambda candidate: _peak(candidate, table))
+    places = _with_late_views(best, graph, table)
+    if places == list(given):
+        return graph
+    return graph.with_ops(tuple([graph.ops[place] for place in places]))
 
 
-def _with_late_views(graph: Graph) -> tuple[Op, ...]:
-    """Views take no memory and no time; a reader finds them in front of who reads them first."""
-    producers = graph.producers()
-    ordered: dict[int, Op] = {}
-
-    def place(op: Op) -> None:
-        for value in op.inputs:
-            maker = producers.get(value)
-            if maker is not None and id(maker) not in ordered:
-                place(maker)
-        ordered[id(op)] = op
-
-    for op in graph.ops:
-        if not has(op, Tag.VIEW):
-            place(op)
-    for op in graph.ops:  # what only outputs read
-        if id(op) not in ordered:
-            place(op)
-    return tuple(ordered.values())
-
-
-def _on_demand(graph: Graph) -> tuple[Op, ...]:
-    """Ops that no tangent reaches move down to their first reader."""
-    producers = graph.producers()
-    reached = {port.value for port in graph.inputs if port.role is Role.TANGENT}
-    if not reached:
-        return graph.ops
-    ordered: dict[int, Op] = {}
-    waiting: list[Op] = []
-
-    def place(op: Op) -> None:
-        stack = [op]
-        while stack:
-            top = stack[-1]
-            if id(top) in ordered:
-                stack.pop()
-                continue
-            missing = [
-                producers[value]
-                for value in top.inputs
-                if value in producers and id(producers[value]) not in ordered
-            ]
-            if missing:
-                stack.extend(reversed(missing))
-            else:
-                ordered[id(stack.pop())] = top
-
-    for op in graph.ops:
-        if reached.isdisjoint(op.inputs):
-            waiting.append(op)
+def _table(graph: Graph) -> _Table:
+    table = _Table([], [], [], [], [])
+    maker: dict[Value, int] = {}
+    roots: dict[Value, int] = {}
+    for place, op in enumerate(graph.ops):
+        made_bytes = 0
+        if has(op, Tag.VIEW):
+            viewed = roots.get(op.inputs[0])
+            if viewed is not None:
+                roots.update(dict.fromkeys(op.results, viewed))
         else:
-            reached.update(op.results)
-            place(op)
-    for op in waiting:
-        place(op)
-    return tuple(ordered.values())
-
-
-def _roots(graph: Graph) -> dict[Value, Value]:
-    """The value whose memory each value lies in."""
-    table = {port.value: port.value for port in graph.inputs}
-    for op in graph.ops:
-        for result in op.results:
-            table[result] = table[op.inputs[0]] if has(op, Tag.VIEW) else result
+            for result in op.results:
+                roots[result] = len(table.freed_bytes)
+                table.freed_bytes.append(result.type.bytes)
+                made_bytes += result.type.bytes
+        inputs, results = op.inputs, op.results
+        table.makers.append(tuple(dict.fromkeys([maker[v] for v in inputs if v in maker])))
+        table.reads.append(tuple({roots[v] for v in inputs if v in roots}))
+        table.makes.append(tuple([roots[v] for v in results if v in roots]))
+        table.made_bytes.append(made_bytes)
+        maker.update(dict.fromkeys(results, place))
+    for port in graph.outputs:
+        if port.value in roots:
+            table.freed_bytes[roots[port.value]] = 0
     return table
 
 
-def _own_bytes(op: Op) -> int:
-    return 0 if has(op, Tag.VIEW) else sum(result.type.bytes for result in op.results)
+def _with_late_views(best: _Order, graph: Graph, table: _Table) -> list[int]:
+    """Views take no memory and no time; a reader finds them in front of who reads them first."""
+    placed = [False] * len(best)
+    ordered: list[int] = []
+
+    def put(place: int) -> None:
+        for maker in table.makers[place]:
+            if not placed[maker]:
+                put(maker)
+        placed[place] = True
+        ordered.append(place)
+
+    for place in best:
+        if not has(graph.ops[place], Tag.VIEW):
+            put(place)
+    for place in best:  # what only outputs read
+        if not placed[place]:
+            put(place)
+    return ordered
 
 
-def _peak(graph: Graph, roots: dict[Value, Value]) -> int:
-    last: dict[Value, int] = {}
-    for position, op in enumerate(graph.ops):
-        for value in (*op.inputs, *op.results):
-            last[roots[value]] = position
-    kept = {roots[port.value] for port in graph.outputs}
-    inputs = {port.value for port in graph.inputs}
+def _on_demand(graph: Graph, table: _Table) -> list[int]:
+    """Ops that no tangent reaches move down to their first reader."""
+    tangents = {port.value for port in graph.inputs if port.role is Role.TANGENT}
+    if not tangents:
+        return list(range(len(graph.ops)))
+    placed = [False] * len(graph.ops)
+    reached = [False] * len(graph.ops)
+    ordered: list[int] = []
+
+    def put(place: int) -> None:
+        stack = [place]
+        while stack:
+            top = stack[-1]
+            if placed[top]:
+                stack.pop()
+                continue
+            missing = [maker for maker in table.makers[top] if not placed[maker]]
+            if missing:
+                stack.extend(reversed(missing))
+            else:
+                placed[top] = True
+                ordered.append(stack.pop())
+
+    for place, op in enumerate(graph.ops):
+        makers = table.makers[place]
+        if any(reached[maker] for maker in makers) or not tangents.isdisjoint(op.inputs):
+            reached[place] = True
+            put(place)
+    for place in range(len(graph.ops)):  # what only outputs read
+        put(place)
+    return ordered
+
+
+def _peak(candidate: _Order, table: _Table) -> int:
+    """The most bytes that are live at once."""
+    last_met = [False] * len(table.freed_bytes)
+    dying = [0] * len(candidate)
+    for place in reversed(candidate):
+        for root in table.reads[place] + table.makes[place]:
+            if not last_met[root]:
+                last_met[root] = True
+                dying[place] += table.freed_bytes[root]
     live = peak = 0
-    freed: list[list[Value]] = [[] for _ in graph.ops]
-    for root, position in last.items():
-        if root not in kept and root not in inputs:
-            freed[position].append(root)
-    for op, dying in zip(graph.ops, freed, strict=True):
-        live += _own_bytes(op)
+    for place in candidate:
+        live += table.made_bytes[place]
         peak = max(peak, live)
-        live -= sum(root.type.bytes for root in dying)
+        live -= dying[place]
     return peak
 
 
-def _greedy(graph: Graph, roots: dict[Value, Value]) -> tuple[Op, ...]:
-    position = {id(op): index for index, op in enumerate(graph.ops)}
-    producers = graph.producers()
-    inputs = {port.value for port in graph.inputs}
-    kept = {roots[port.value] for port in graph.outputs} | inputs
-    readers: dict[Value, set[int]] = {}  # root -> ops that still have to read it
-    waiting: dict[int, int] = {}
-    users: dict[int, list[int]] = {index: [] for index in range(len(graph.ops))}
-    for index, op in enumerate(graph.ops):
-        makers = {position[id(producers[v])] for v in op.inputs if v in producers}
-        waiting[index] = len(makers)
-        for maker in makers:
-            users[maker].append(index)
-        for value in op.inputs:
-            readers.setdefault(roots[value], set()).add(index)
+def _greedy(start: _Order, table: _Table) -> list[int]:
+    rank = [0] * len(start)
+    for position, place in enumerate(start):
+        rank[place] = position
+    users: list[list[int]] = [[] for _ in start]
+    readers: list[list[int]] = [[] for _ in table.freed_bytes]
+    for place in start:
+        for maker in table.makers[place]:
+            users[maker].append(place)
+        for root in table.reads[place]:
+            readers[root].append(place)
+    waiting = [len(makers) for makers in table.makers]  # for so many ops
+    unread = [len(reading) for reading in readers]  # by so many ops
+    # What an op adds to the live bytes; less from when it is the last to read something.
+    cost = list(table.made_bytes)
+    for root, reading in enumerate(readers):
+        if len(reading) == 1:
+            cost[reading[0]] -= table.freed_bytes[root]
 
-    def cost(index: int) -> int:
-        op = graph.ops[index]
-        freed = sum(
-            root.type.bytes
-            for root in {roots[value] for value in op.inputs}
-            if root not in kept and readers[root] == {index}
-        )
-        return _own_bytes(op) - freed
-
-    ready = [(cost(index), index) for index, count in waiting.items() if count == 0]
+    ready = [(cost[place], rank[place]) for place in start if not waiting[place]]
     heapq.heapify(ready)
-    ordered: list[Op] = []
-    done: set[int] = set()
+    ordered: list[int] = []
+    done = [False] * len(start)
     while ready:
-        _, index = heapq.heappop(ready)
-        if index in done:
+        place = start[heapq.heappop(ready)[1]]
+        if done[place]:  # has been cheaper since
             continue
-        done.add(index)
-        op = graph.ops[index]
-        ordered.append(op)
-        changed = list(users[index])
+        done[place] = True
+        ordered.append(place)
+        changed = list(users[place])
         for user in changed:
             waiting[user] -= 1
-        for root in {roots[value] for value in op.inputs}:
-            readers[root].discard(index)
-            if len(readers[root]) == 1:  # its last reader has become cheaper
-                changed.extend(readers[root])
-        for other in dict.fromkeys(changed):
-            if waiting[other] == 0 and other not in done:
-                heapq.heappush(ready, (cost(other), other))
-    return tuple(ordered)
+        for root in table.reads[place]:
+            unread[root] -= 1
+            if unread[root] == 1:
+                (last,) = [reader for reader in readers[root] if not done[reader]]
+                cost[last] -= table.freed_bytes[root]
+                changed.append(last)
+        for other in changed:
+            if not waiting[other]:
+                heapq.heappush(ready, (cost[other], rank[other]))
+    return ordered
