@@ -8,11 +8,13 @@ buffer becomes an update of that buffer.
 from __future__ import annotations
 
 import inspect
+import operator
 import random
 import re
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,8 +25,9 @@ from rudagraph.capture.inputs import DEEPEST, MODULE_FIELDS, Inputs, View
 from rudagraph.capture.places import short_path
 from rudagraph.errors import UnsupportedError
 
-# What recurrent modules of PyTorch keep of their own weights, and renew when they change.
 _ABSENT = object()
+_CONTAINERS = (list, dict, set)
+# What recurrent modules of PyTorch keep of their own weights, and renew when they change.
 _CACHES = frozenset({"_flat_weights", "_flat_weight_refs"})
 
 
@@ -36,6 +39,35 @@ class _Snapshot:
     module: nn.Module
     fields: dict[str, Any]
     contents: list[tuple[Any, Any, str]]  # container, shallow copy, attribute
+
+
+class _Snapshots:
+    """All modules, and a quick answer where none of them was touched.
+
+    What their dictionaries and containers hold is kept once more, end to end, so that whether each
+    is the very object it was is asked in C. A no says nothing yet: equal numbers are as good.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.all = [_take(path, module) for path, module in model.named_modules()]
+        self._modules = [snapshot.module for snapshot in self.all]
+        self._containers = [c for snapshot in self.all for c, _, _ in snapshot.contents]
+        self._lengths, self._parts = self._now()
+
+    def __iter__(self) -> Iterator[_Snapshot]:
+        return iter(self.all)
+
+    def untouched(self) -> bool:
+        """Whether everything is what and where it was."""
+        lengths, parts = self._now()
+        return lengths == self._lengths and all(map(operator.is_, parts, self._parts))
+
+    def _now(self) -> tuple[list[int], list[Any]]:
+        containers = [*map(vars, self._modules), *self._containers]
+        tables = [container for container in containers if isinstance(container, dict)]
+        keys_and_items = chain.from_iterable(containers)
+        values = chain.from_iterable(map(dict.values, tables))
+        return [*map(len, containers)], [*keys_and_items, *values]
 
 
 @dataclass
@@ -56,7 +88,7 @@ class ModuleState:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.original = _take_all(model)
+        self.original = _Snapshots(model)
         # From where the next run of forward starts, and why that is not the original state.
         self.snapshots = self.original
         self.pending: UnsupportedError | None = None
@@ -70,7 +102,7 @@ class ModuleState:
         self._return()
 
     def _return(self) -> None:
-        for snapshot in self.snapshots:
+        for snapshot in () if self.snapshots.untouched() else self.snapshots:
             if not _same(snapshot.module.__dict__, snapshot.fields):
                 _fill(snapshot.module.__dict__, snapshot.fields)
             for container, copy, _ in snapshot.contents:
@@ -149,23 +181,19 @@ class ModuleState:
                 where="forward",
                 hint="draw outside the step and pass the number as an argument",
             )
-        for snapshot in self.snapshots:
+        for snapshot in () if self.snapshots.untouched() else self.snapshots:
             name = _changed_name(snapshot, inputs.derived)
             if not name:
                 continue
             error = _changed_error(snapshot, name)
             if self.snapshots is not self.original:
                 raise error
-            self.pending, self.snapshots = error, _take_all(self.model)
+            self.pending, self.snapshots = error, _Snapshots(self.model)
             self.renewed = frozenset(_differences(self.original, self.snapshots))
             return
 
 
-def _take_all(model: nn.Module) -> list[_Snapshot]:
-    return [_take(path, module) for path, module in model.named_modules()]
-
-
-def _differences(before: list[_Snapshot], after: list[_Snapshot]) -> Iterator[tuple[str, str]]:
+def _differences(before: _Snapshots, after: _Snapshots) -> Iterator[tuple[str, str]]:
     for first, second in zip(before, after, strict=False):
         contents = {id(container): copy for container, copy, _ in second.contents}
         for name in {**first.fields, **second.fields}.keys() - MODULE_FIELDS:
@@ -185,15 +213,16 @@ def _draws() -> tuple[Any, Any]:
 def _take(path: str, module: nn.Module) -> _Snapshot:
     contents: list[tuple[Any, Any, str]] = []
     for name, value in module.__dict__.items():
-        _containers(value, name, contents, 0)
+        if isinstance(value, _CONTAINERS):
+            _containers(value, name, contents, 0)
     return _Snapshot(path, module, dict(module.__dict__), contents)
 
 
 def _containers(value: Any, name: str, found: list[tuple[Any, Any, str]], depth: int) -> None:
-    if not isinstance(value, (list, dict, set)) or depth > DEEPEST:
+    if not isinstance(value, _CONTAINERS) or depth > DEEPEST:
         return
     found.append((value, _copy(value), name))
-    if name == "_modules":
+    if not value or name == "_modules":
         return
     for part in value.values() if isinstance(value, dict) else value:
         _containers(part, name, found, depth + 1)
