@@ -7,7 +7,7 @@ that belong neither to the module nor to the arguments are noted as they are met
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -25,14 +25,19 @@ from rudagraph.capture.composites import NESTED, REPLACEMENTS
 from rudagraph.capture.draws import UniformDraw
 from rudagraph.capture.dropouts import Streams
 from rudagraph.capture.mistakes import Refused, refused
-from rudagraph.capture.places import ModulePath, location_text, user_line
+from rudagraph.capture.places import ModulePath, line_of, location_text, user_frame
 from rudagraph.errors import RudagraphError, UnsupportedError
 from rudagraph.ir.graph import Location
 
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _FOLLOWED = (list, tuple)
+# What a tensor with real data may be in; traced tensors and numbers are of none of these types.
+_MAY_HOLD_REAL = frozenset((*_PLAIN_TENSORS, *_FOLLOWED))
 
 # Calls that ask for shape, dtype and the like; they compute nothing.
 _QUESTIONS = frozenset({"__get__", "size", "dim", "numel", "stride", "is_floating_point"})
+
+_ABSENT = object()
 
 # What one run of forward called, and from where.
 Calls = list[tuple[Callable[..., Any], Location]]
@@ -58,9 +63,17 @@ class CaptureMode(TorchFunctionMode):
         self.default_dtype = torch.get_default_dtype()
         self.last = Location()
         self.calls: Calls = []
+        self._locations: dict[tuple[str, str, int], Location] = {}
 
     def location(self) -> Location:
-        return Location(self.modules.current, user_line(self.boundary))
+        """Where forward is: a loop, and a module that runs twice, make many calls at one place."""
+        place = (self.modules.current, *user_frame(self.boundary))
+        location = self._locations.get(place)
+        if location is None:
+            module, file, line = place
+            location = Location(module, line_of(file, line) if file else "")
+            self._locations[place] = location
+        return location
 
     def __torch_function__(
         self,
@@ -73,7 +86,8 @@ class CaptureMode(TorchFunctionMode):
         location = self.last = self.location()
         if getattr(function, "__name__", "") not in _QUESTIONS:
             self.calls.append((function, location))
-        self._note_foreign(function, args, kwargs, location)
+        if not (_holds_no_real(args) and _holds_no_real(kwargs.values())):
+            self._note_foreign(function, args, kwargs, location)
         if torch.get_default_dtype() != self.default_dtype:
             # Library ops ask for it when they run, and then it is the one of the call.
             raise UnsupportedError(
@@ -89,21 +103,29 @@ class CaptureMode(TorchFunctionMode):
             )
         if function in _TO_NUMPY and not list(_real_tensors(args[:1])):
             raise data_dependent("Tensor.numpy()", location)
-        with notes.annotate({"module": location.module, "line": location.line}):
-            try:
-                return self._call(function, args, kwargs)
-            except (DataDependentOutputException, DynamicOutputShapeException) as error:
-                raise data_dependent(str(error.func), location) from error
-            except RudagraphError as error:
-                if not error.where:
-                    error.where = location_text(location)
-                raise
-            except Exception as error:
-                # Forward may catch it; if not, the capture says what was called on what.
-                if self.refused is None or self.refused.error is not error:
-                    given = (*args, *kwargs.values())
-                    self.refused = refused(error, function, given, self.names, location)
-                raise
+        meta = notes.get_current_meta()
+        outer = meta.get("custom", _ABSENT)
+        # As `notes.annotate` does it, which is written for calls that are fewer and slower.
+        meta["custom"] = {"module": location.module, "line": location.line}
+        try:
+            return self._call(function, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise data_dependent(str(error.func), location) from error
+        except RudagraphError as error:
+            if not error.where:
+                error.where = location_text(location)
+            raise
+        except Exception as error:
+            # Forward may catch it; if not, the capture says what was called on what.
+            if self.refused is None or self.refused.error is not error:
+                given = (*args, *kwargs.values())
+                self.refused = refused(error, function, given, self.names, location)
+            raise
+        finally:
+            if outer is _ABSENT:
+                meta.pop("custom", None)
+            else:
+                meta["custom"] = outer
 
     def _call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -168,11 +190,16 @@ def data_dependent(operator: str, location: Location) -> UnsupportedError:
     )
 
 
+def _holds_no_real(values: Iterable[Any]) -> bool:
+    """Whether it shows at the types alone, as it mostly does, that there is no real tensor."""
+    return _MAY_HOLD_REAL.isdisjoint(map(type, values))
+
+
 def _real_tensors(values: tuple[Any, ...]) -> Iterator[tuple[int, torch.Tensor]]:
     """Tensors that hold real data, with the position of the argument they are in."""
     for index, value in enumerate(values):
-        if isinstance(value, torch.Tensor):
-            if type(value) in (torch.Tensor, torch.nn.Parameter) and not _is_traced(value):
+        if type(value) in _PLAIN_TENSORS:
+            if not _is_traced(value):
                 yield index, value
         elif type(value) in _FOLLOWED:
             for _, tensor in _real_tensors(tuple(value)):

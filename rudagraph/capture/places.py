@@ -49,14 +49,17 @@ def line_of(file: str, line: int) -> str:
     return f"{short_path(file)}:{line}"
 
 
-def user_line(boundary: CodeType) -> str:
-    """file:line of the innermost frame of the user's below `boundary`, or nothing."""
+def user_frame(boundary: CodeType) -> tuple[str, int]:
+    """File and line of the innermost frame of the user's below `boundary`, or nothing and 0."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code is not boundary:
-        if is_users(frame.f_code.co_filename):
-            return line_of(frame.f_code.co_filename, frame.f_lineno)
+    while frame is not None:
+        code = frame.f_code
+        if code is boundary:
+            break
+        if is_users(code.co_filename):
+            return code.co_filename, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
-    return ""
+    return "", 0
 
 
 class ModulePath:
