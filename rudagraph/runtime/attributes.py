@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from rudagraph.ir.contract import Plain
-from rudagraph.runtime.behaviour import OBJECTS
+from rudagraph.runtime.behaviour import CONTENTS, OBJECTS
 from rudagraph.runtime.skeletons import PLAIN, is_plain
 
 # What nn.Module keeps in an instance for itself; the rest of __dict__ is the user's.
@@ -44,10 +44,13 @@ def _configurations(
     path: str, table: dict[str, Any], seen: set[int], depth: int
 ) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     for name, value in table.items():
-        if name in INTERNAL or name in NO_PART_OF_FORWARD or not _is_configuration(name, value):
+        # Cheap questions first: all layers hold the same one, and PyTorch's own fields.
+        if type(value) in CONTENTS or id(value) in seen or name in INTERNAL:
+            continue
+        if name in NO_PART_OF_FORWARD or not _is_configuration(name, value):
             continue
         attributes = getattr(value, "__dict__", None)
-        if id(value) in seen or not isinstance(attributes, dict) or depth >= _DEEPEST:
+        if not isinstance(attributes, dict) or depth >= _DEEPEST:
             continue
         seen.add(id(value))
         inner = f"{path}.{name}" if path else name
@@ -83,7 +86,7 @@ class Getters:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, ...], tuple[list[dict[str, Any]], list[Any]]] = {}
+        self._places: dict[tuple[str, ...], int] = {}  # of the names in both lists
         self._getters: list[tuple[Callable[..., Any], list[dict[str, Any]]]] = []
         self._wanted: list[list[Any]] = []
 
@@ -91,11 +94,12 @@ class Getters:
         if not wanted:
             return
         names, values = tuple(wanted), tuple(wanted.values())
-        tables, expected = self._groups.setdefault(names, ([], []))
-        tables.append(table)
-        expected.append(values[0] if len(values) == 1 else values)
-        self._getters = [(operator.itemgetter(*n), found) for n, (found, _) in self._groups.items()]
-        self._wanted = [expected for _, expected in self._groups.values()]
+        place = self._places.setdefault(names, len(self._getters))
+        if place == len(self._getters):
+            self._getters.append((operator.itemgetter(*names), []))
+            self._wanted.append([])
+        self._getters[place][1].append(table)
+        self._wanted[place].append(values[0] if len(values) == 1 else values)
 
     def fit(self) -> bool:
         try:

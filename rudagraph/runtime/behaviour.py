@@ -11,7 +11,7 @@ import enum
 import functools
 import operator
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -37,6 +37,9 @@ OBJECTS = (
     range,
     slice,
 )
+# Values of exactly these types, most of all that a module holds, are none of them.
+CONTENTS = frozenset((bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set))
+_NO_OBJECTS = CONTENTS | {OrderedDict}
 # Their classes have hundreds of methods, and nobody changes one but forward.
 _LIBRARIES = frozenset(("torch", "transformers"))
 _MEMBERS = (*OBJECTS, bool, int, float, complex, str, bytes, property, staticmethod, classmethod)
@@ -44,7 +47,13 @@ _MEMBERS = (*OBJECTS, bool, int, float, complex, str, bytes, property, staticmet
 
 def behaviour_of(table: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Functions, classes, dtypes and the like in an instance dictionary."""
-    return tuple((name, value) for name, value in table.items() if isinstance(value, OBJECTS))
+    return tuple(
+        [
+            (name, value)
+            for name, value in table.items()
+            if type(value) not in _NO_OBJECTS and isinstance(value, OBJECTS)
+        ]
+    )
 
 
 class Behaviour:
@@ -57,7 +66,7 @@ class Behaviour:
             (path, table, name, value)
             for path, _, table in owners
             for name, value in table.items()
-            if name not in _OWN and _is_other(value)
+            if type(value) not in _NO_OBJECTS and name not in _OWN and _is_other(value)
         ]
         # `if self.bias is not None` is decided at compile.
         self._absent = [

@@ -161,10 +161,11 @@ class PointerTable:
 
     def slot(self, view: View) -> int:
         """The number of a view's tensor in a frame."""
-        if view not in self.slots:
+        number = self.slots.get(view)
+        if number is None:
             number = self.slots[view] = len(self.slots)
             self.views.setdefault(view.buffer, []).append((number, view))
-        return self.slots[view]
+        return number
 
     def slots_of(self, buffers: Sequence[int]) -> list[int]:
         """The slots of all views of these buffers."""

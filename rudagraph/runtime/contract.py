@@ -8,6 +8,7 @@ to do. Invariant: no call that differs from its contract passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ from rudagraph.runtime.weights import Weights
 
 HOOK_TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _DEEPEST = 4  # containers in containers that tensors are looked for in
+_Attributes = tuple[str, Any, dict[str, Any]]  # path, owner, its dictionary
 _MUTABLE = (*CONTAINERS, tuple)  # a tuple may hold lists
 
 
@@ -68,8 +70,8 @@ def build_contract(
 
 
 def _device_type(model: nn.Module, call: DescribedCall) -> str:
-    tensors = (*call.leaves, *model.parameters(), *model.buffers())
-    return tensors[0].device.type if tensors else "cpu"
+    first = next(chain(call.leaves, model.parameters(), model.buffers()), None)
+    return "cpu" if first is None else first.device.type
 
 
 def current_modes(device_type: str) -> Modes:
@@ -163,7 +165,8 @@ class Checker:
     """Compares the model with its contract, quickly."""
 
     def __init__(self, model: nn.Module, contract: Contract) -> None:
-        _check_same_modules(model, contract)
+        tables = list(attribute_tables(model))
+        _check_same_modules(tables, contract)
         self.model = model
         self.contract = contract
         # One name of each tensor first, then the further names of tied ones.
@@ -174,11 +177,12 @@ class Checker:
         self.tied = _tied_pairs(contract, self.weights)
         self._guard: Callable[..., bool] | None = None
         self._watch_modules(model)
-        self._watch_attributes(model)
+        self._watch_attributes(tables)
 
     def _watch_modules(self, model: nn.Module) -> None:
-        modules = list(model.modules())
-        self._paths = [path for path, _ in model.named_modules()]
+        named = list(model.named_modules())
+        modules = [module for _, module in named]
+        self._paths = [path for path, _ in named]
         self._tables = [module._modules for module in modules]
         self._children = [dict(table) for table in self._tables]
         self._hook_tables = [getattr(m, table) for m in modules for table in HOOK_TABLES]
@@ -187,8 +191,7 @@ class Checker:
         self._hooked = any(self._hook_tables) or bool(self.global_hooks)
         self._handles = RemovableHandle.next_id
 
-    def _watch_attributes(self, model: nn.Module) -> None:
-        tables = list(attribute_tables(model))
+    def _watch_attributes(self, tables: list[_Attributes]) -> None:
         fixed, containers = Getters(), Getters()
         for (_, _, table), module in zip(tables, self.contract.modules, strict=True):
             watched: dict[str, Any] = dict((*module.attributes, *behaviour_of(table)))
@@ -266,8 +269,8 @@ class Checker:
         return True
 
 
-def _check_same_modules(model: nn.Module, contract: Contract) -> None:
-    here = [(path, name_of(type(owner))) for path, owner, _ in attribute_tables(model)]
+def _check_same_modules(tables: list[_Attributes], contract: Contract) -> None:
+    here = [(path, name_of(type(owner))) for path, owner, _ in tables]
     there = [(module.path, module.type) for module in contract.modules]
     for (path, kind), (wanted_path, wanted) in zip(here, there, strict=False):
         if (path, kind) != (wanted_path, wanted):

@@ -27,7 +27,7 @@ from rudagraph.runtime.contract import (
     global_hooks,
 )
 from rudagraph.runtime.structure import name_of
-from rudagraph.runtime.weights import locate
+from rudagraph.runtime.weights import locate, modules_by_path
 
 _ADD = "add this signature to the step with step.add(...), called as the model is; "
 _WITHOUT = "step.model(...) runs the model without the step"
@@ -288,11 +288,12 @@ def _short(value: Any) -> str:
 
 
 def _tensors(model: nn.Module, contract: Contract) -> Iterator[Difference]:
+    modules = modules_by_path(model)
     for wanted in contract.tensors:
         found: list[Any] = []
         for name in wanted.names:
             try:
-                container, key = locate(model, name)
+                container, key = locate(modules, name)
                 found.append(container[key])
             except ContractError as error:
                 yield Difference(error.what, name, error.hint)

@@ -38,7 +38,10 @@ class Skeletons:
             (f"{path or 'model'}.{name}", table, name, skeleton(value))
             for path, _, table in tables
             for name, value in table.items()
-            if name not in known and (path, name) not in renewed and _has_one(value)
+            if type(value) not in PLAIN
+            and name not in known
+            and (path, name) not in renewed
+            and _has_one(value)
         ]
 
     def fit(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,12 +20,12 @@ from rudagraph.errors import ContractError
 _STEP = re.compile(r"\[([^\]]+)\]")
 
 
-def locate(model: nn.Module, path: str) -> tuple[Any, Any]:
-    """The container and key that hold the tensor of that path."""
+def locate(modules: Mapping[str, nn.Module], path: str) -> tuple[Any, Any]:
+    """The container and key that hold the tensor of that path, in a model's modules by path."""
     head, _, rest = path.partition("[")
     owner, _, name = head.rpartition(".")
     try:
-        module = model.get_submodule(owner)
+        module = modules[owner]
         container: Any = module.__dict__
         for table in (module._parameters, module._buffers):
             if name in table:
@@ -44,13 +44,19 @@ def locate(model: nn.Module, path: str) -> tuple[Any, Any]:
     return container, key
 
 
+def modules_by_path(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module, under each of its paths."""
+    return dict(model.named_modules(remove_duplicate=False))
+
+
 class Weights:
     """Every tensor that a contract names, in its order."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         self.names = tuple(names)
         self.index = {name: index for index, name in enumerate(self.names)}
-        places = [locate(model, name) for name in self.names]
+        modules = modules_by_path(model)
+        places = [locate(modules, name) for name in self.names]
         self._containers = [container for container, _ in places]
         self._keys = [key for _, key in places]
 
