@@ -268,4 +268,4 @@ REPLACEMENTS: dict[Callable[..., Any], Replacement] = {
 }
 
 # Replacements whose inner calls are replaced in turn.
-NESTED = frozenset({F.multi_head_attention_forward, F.scaled_dot_product_attention})
+NESTED = frozenset({F.multi_head_attention_forward})
