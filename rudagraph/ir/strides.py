@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 from typing import cast
 
-from rudagraph.ir.graph import Op
+from rudagraph.ir.graph import Attribute, Op
 from rudagraph.ir.types import row_major_strides
 
 
@@ -57,10 +57,20 @@ def _heads_inside(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def view_strides(op: Op, base: Strided) -> Strided | None:
     """What a view op makes of its operand; None for a reshape that strides cannot express."""
-    shape = op.result.type.shape
-    match op.opcode:
+    return _view_strides(op.opcode, op.attributes, op.result.type.shape, base)
+
+
+@functools.lru_cache(maxsize=4096)
+def _view_strides(
+    opcode: str,
+    attributes: tuple[tuple[str, Attribute], ...],
+    shape: tuple[int, ...],
+    base: Strided,
+) -> Strided | None:
+    given = dict(attributes)
+    match opcode:
         case "permute":
-            axes = cast(tuple[int, ...], op["axes"])
+            axes = cast(tuple[int, ...], given["axes"])
             return Strided(shape, tuple(base.strides[axis] for axis in axes), base.offset)
         case "expand":
             lead = len(shape) - len(base.shape)
@@ -68,22 +78,21 @@ def view_strides(op: Op, base: Strided) -> Strided | None:
             strides = tuple(0 if old == 1 and new != 1 else stride for old, stride, new in padded)
             return Strided(shape, strides, base.offset)
         case "slice":
-            axis, start, step = (cast(int, op[name]) for name in ("axis", "start", "step"))
+            axis, start, step = (cast(int, given[name]) for name in ("axis", "start", "step"))
             stride = base.strides[axis]
             strides = base.strides[:axis] + (stride * step,) + base.strides[axis + 1 :]
             return Strided(shape, strides, base.offset + start * stride)
         case "flip":
-            axis = cast(int, op["axis"])
+            axis = cast(int, given["axis"])
             stride, extent = base.strides[axis], max(shape[axis], 1)
             strides = base.strides[:axis] + (-stride,) + base.strides[axis + 1 :]
             return Strided(shape, strides, base.offset + (extent - 1) * stride)
         case "reshape":
             reshaped = reshape_strides(base.shape, base.strides, shape)
             return None if reshaped is None else Strided(shape, reshaped, base.offset)
-    raise KeyError(f"{op.opcode} is no view op")
+    raise KeyError(f"{opcode} is no view op")
 
 
-@functools.lru_cache(maxsize=4096)
 def reshape_strides(
     shape: tuple[int, ...], strides: tuple[int, ...], new_shape: tuple[int, ...]
 ) -> tuple[int, ...] | None:

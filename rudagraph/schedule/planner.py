@@ -379,7 +379,7 @@ class _EntryPlanner:
     def _name_residual(self, index: int, port: Port) -> None:
         """A buffer that ops have written over in place bears the name of what is saved in it."""
         buffer = self.planner.buffers[index]
-        if buffer.kind is BufferKind.ARENA:
+        if buffer.kind is BufferKind.ARENA and buffer.name != port.target:
             self.planner.buffers[index] = replace(buffer, name=port.target)
 
     def _results(self) -> tuple[Result, ...]:
