@@ -15,12 +15,21 @@ from torch import nn
 from rudagraph.budget import plan_within
 from rudagraph.capture import Capture, capture
 from rudagraph.collector import collector_waiting
-from rudagraph.ir.graph import Graph, Value
+from rudagraph.ir.graph import Graph, Role, Value
+from rudagraph.ir.layers import NotRepeating
 from rudagraph.ir.strides import Strided
 from rudagraph.options import CompileOptions, environment
 from rudagraph.passes.decisions import decide
-from rudagraph.passes.fold import Folding, check_whole, fold, unfold
-from rudagraph.passes.layers import NotRepeating
+from rudagraph.passes.fold import (
+    Folding,
+    Ports,
+    check_unfolds,
+    check_whole,
+    fold,
+    folded_by_capture,
+    ports,
+    unfold,
+)
 from rudagraph.passes.partition import partition
 from rudagraph.passes.pipeline import entry_passes, run_passes
 from rudagraph.passes.recompute import POLICIES, choose_saved
@@ -50,11 +59,40 @@ def compile_signature(
     """Compile one signature: forward and backward of `model(*args, **kwargs)` as they are now."""
     with collector_waiting() as collect:
         report.stage("capture")
-        captured = capture(
-            model, args, kwargs, outputs=options.outputs, loss=options.loss, targets=targets
-        )
+        captured = _capture(model, args, kwargs, options, targets)
         collect()  # nodes of the trace hold each other
         return compile_capture(captured, model, options, target_of(model, captured), report)
+
+
+def _capture(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: CompileOptions,
+    targets: tuple[Any, ...],
+) -> Capture:
+    """Without most of a row of equal layers, where they can be put back into what is made of it."""
+
+    def captured(all_layers: bool) -> Capture:
+        return capture(
+            model,
+            args,
+            kwargs,
+            outputs=options.outputs,
+            loss=options.loss,
+            targets=targets,
+            all_layers=all_layers,
+        )
+
+    if options.budget_bytes is not None:  # what is saved is chosen layer by layer
+        return captured(all_layers=True)
+    short = captured(all_layers=False)
+    try:
+        check_unfolds(short.graph, folded_by_capture(short.graph, short.left_out))
+    except NotRepeating as reason:
+        _LOG.debug("captured again with all layers: %s", reason)
+        return captured(all_layers=True)
+    return short
 
 
 def compile_capture(
@@ -69,7 +107,8 @@ def compile_capture(
     with target.build(report.kernels) as build:
         # Without a budget the first plan is the plan: its kernels are built while it is made.
         begin = build.add if options.budget_bytes is None else _wait
-        compiler = _Compiler(captured.graph, target, options.budget_bytes, begin, report)
+        foldings = folded_by_capture(captured.graph, captured.left_out)
+        compiler = _Compiler(captured.graph, foldings, target, options.budget_bytes, begin, report)
         made = compiler.run()
         build.add(made.sources)
         if environment("RUDAGRAPH_DUMP"):
@@ -80,12 +119,25 @@ def compile_capture(
             contract=build_contract(model, captured.call, captured.renewed),
             template=captured.template,
             constants=captured.constants,
-            gradient_sources=gradient_sources(captured.graph),
+            gradient_sources=_gradient_sources(captured, ports(captured.graph, foldings)),
             account=made.account,
             sources=made.sources,
             in_flight=options.in_flight,
             deterministic=options.deterministic,
         )
+
+
+def _gradient_sources(captured: Capture, whole: Ports) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Of all gradients; those of layers left out are made as those of their neighbours."""
+    known = dict(gradient_sources(captured.graph))
+    targets = [port.target for port in whole[1] if port.role is Role.GRADIENT]
+    return tuple((target, known[_origin(captured, target)]) for target in targets)
+
+
+def _origin(captured: Capture, target: str) -> str:
+    for row in reversed(captured.left_out):
+        target = row.origin(target)
+    return target
 
 
 def _wait(kernels: Iterable[KernelSource]) -> None:
@@ -110,6 +162,7 @@ class _Compiler:
     """From the captured graph to a plan and the sources of its kernels."""
 
     captured: Graph
+    foldings: tuple[Folding, ...]  # of the captured graph, which leaves layers out
     target: Target
     budget: int | None
     begin: Callable[[Iterable[KernelSource]], None]
@@ -118,14 +171,19 @@ class _Compiler:
     def run(self) -> _Entries:
         """Equal layers are compiled once where nothing has to be chosen layer by layer."""
         if self.budget is None:
-            graph, foldings = fold(self.captured)
+            graph, foldings = self.captured, self.foldings
+            if not foldings:
+                graph, foldings = fold(self.captured)
             try:
                 made = self._run(graph, foldings)
             except NotRepeating as reason:
                 _LOG.debug("layers are compiled one by one: %s", reason)
             else:
                 return replace(made, account=self._account_of_all) if foldings else made
-        return self._run(self.captured, ())
+        return self._run(self._all_layers(), ())
+
+    def _all_layers(self) -> Graph:
+        return unfold(self.captured, self.foldings)
 
     def _run(self, graph: Graph, foldings: tuple[Folding, ...]) -> _Entries:
         stages = StageRecorder()
@@ -164,7 +222,7 @@ class _Compiler:
         if backward is not None:
             plan_entry(_make_kernels(backward, residual_layouts(forward), stages))
         if foldings:
-            check_whole(self.captured, entries)
+            check_whole(ports(self.captured, self.foldings), entries)
         plan, sources = planner.finish()
         policy = POLICIES[target.name]
 
@@ -175,7 +233,7 @@ class _Compiler:
 
     def _account_of_all(self) -> Account:
         """What compiling every layer for itself does, which comes to the same."""
-        return replace(self, begin=_wait, report=SILENT)._run(self.captured, ()).account()
+        return replace(self, begin=_wait, report=SILENT)._run(self._all_layers(), ()).account()
 
 
 def _make_kernels(entry: Graph, residuals: Mapping[str, Strided], stages: StageRecorder) -> Graph:

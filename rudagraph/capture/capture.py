@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,7 +29,8 @@ from rudagraph.capture.state import ModuleState
 from rudagraph.capture.substitutes import substituted
 from rudagraph.capture.trace import trace_joint
 from rudagraph.errors import UnsupportedError, UsageError
-from rudagraph.ir.graph import Graph, Location
+from rudagraph.ir.graph import Graph, Location, Role
+from rudagraph.ir.layers import LeftOut
 from rudagraph.ir.tree import Template
 from rudagraph.ir.verify import verify
 from rudagraph.options import Outputs
@@ -51,6 +52,8 @@ class Capture:
     template: Template
     # All names of each tensor of the module that has several, by the target that stands for it.
     tied: dict[str, tuple[str, ...]]
+    # Layers that the graph does without, the last first.
+    left_out: tuple[LeftOut, ...] = ()
     # Module path and name of attributes that forward itself sets where they are not set.
     renewed: frozenset[tuple[str, str]] = frozenset()
 
@@ -63,12 +66,16 @@ def capture(
     outputs: Outputs = None,
     loss: Callable[..., Any] | None = None,
     targets: tuple[Any, ...] = (),
+    all_layers: bool = True,
 ) -> Capture:
-    """Capture one step in the modes the module is in; see CompileOptions for `outputs`, `loss`."""
+    """Capture one step in the modes the module is in; see CompileOptions for `outputs`, `loss`.
+
+    Unless `all_layers` are asked for, the graph may leave out most of a row of equal ones.
+    """
     _refuse_compiled(model)
     call = Arguments(model.forward).describe(tuple(args), dict(kwargs or {}), tuple(targets))
     inputs = collect_inputs(model, zip(call.paths, call.leaves, strict=True))
-    session = _Session(model, call, loss, outputs, inputs)
+    session = _Session(model, call, loss, outputs, inputs, all_layers)
     grad = torch.is_grad_enabled()
     with torch.inference_mode(False), torch.set_grad_enabled(grad):
         trace = session.trace()
@@ -77,7 +84,11 @@ def capture(
     assert template is not None
     results = [leaf.path for leaf in template.leaves]
     with _on_cpu():  # numbers that the compiler looks at, whatever the user's default is
-        lowered = lower(trace, inputs.items, results, session.outer)
+        named = [
+            replace(item, target=trace.targets.get(index, item.target))
+            for index, item in enumerate(inputs.items)
+        ]
+        lowered = lower(trace, named, results, session.outer)
         graph = verify(group_heads(lowered.graph), stage="group_heads")
     return Capture(
         graph=graph,
@@ -85,6 +96,7 @@ def capture(
         call=call,
         template=template,
         tied={item.target: tuple(item.names) for item in inputs.items if len(item.names) > 1},
+        left_out=trace.left_out,
         renewed=session.state.renewed,
     )
 
@@ -104,6 +116,7 @@ class _Session:
     loss: Callable[..., Any] | None
     outputs: Outputs
     inputs: Inputs
+    all_layers: bool
     template: Template | None = None
     outer: dict[int, torch.Tensor] = field(default_factory=dict)
     runs: list[Calls] = field(default_factory=list)
@@ -139,7 +152,9 @@ class _Session:
 
     def _recorded(self, examples: list[torch.Tensor]) -> JointTrace | None:
         """The fast trace; None, and the session as it began, where it is not enough."""
-        trace = record_joint(self.run, examples, decompositions())
+        held = (Role.PARAMETER, Role.BUFFER)
+        names = {i: x.target for i, x in enumerate(self.inputs.items) if x.role in held}
+        trace = record_joint(self.run, examples, decompositions(), names, self._shortens)
         if trace is not None and self.state.pending is None:
             return trace
         self.state.restore()
@@ -149,6 +164,10 @@ class _Session:
         self.modules.stack.clear()
         self.template = None
         return None
+
+    def _shortens(self) -> bool:
+        """Whether equal calls have equal derivatives: autograd sees what functions do not tell."""
+        return not self.all_layers and self.mode is not None and not self.mode.meets_autograd
 
     def run(self, *flat: torch.Tensor) -> list[torch.Tensor]:
         """The function that is traced: forward, then the loss, then what is kept, flat."""

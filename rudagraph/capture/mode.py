@@ -62,6 +62,7 @@ class CaptureMode(TorchFunctionMode):
         self.streams = Streams()
         self.default_dtype = torch.get_default_dtype()
         self.last = Location()
+        self.meets_autograd = False  # forward has called something of _AUTOGRAD
         self.calls: Calls = []
         self._locations: dict[tuple[str, str, int], Location] = {}
 
@@ -86,6 +87,8 @@ class CaptureMode(TorchFunctionMode):
         location = self.last = self.location()
         if getattr(function, "__name__", "") not in _QUESTIONS:
             self.calls.append((function, location))
+        if function in _AUTOGRAD:
+            self.meets_autograd = True
         if not (_holds_no_real(args) and _holds_no_real(kwargs.values())):
             self._note_foreign(function, args, kwargs, location)
         if torch.get_default_dtype() != self.default_dtype:
@@ -175,6 +178,20 @@ _SPOKEN = {
     "(item(), tolist(), float(), or `if` or assert on a tensor)",
 }
 _SETS_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+# Change what is differentiated, in ways that the ops of forward do not show.
+_AUTOGRAD: frozenset[Any] = frozenset(
+    (
+        torch.detach,
+        torch.Tensor.detach,
+        torch.detach_,
+        torch.Tensor.detach_,
+        torch.Tensor.data.__get__,  # type: ignore[attr-defined]
+        torch.Tensor.grad_fn.__get__,  # type: ignore[union-attr]
+        torch.Tensor.register_hook,
+        torch.Tensor.requires_grad_,
+        torch.Tensor.requires_grad.__set__,  # type: ignore[attr-defined]
+    )
+)
 _TO_NUMPY: tuple[Any, ...] = (torch.Tensor.numpy, torch.Tensor.__array__)
 
 

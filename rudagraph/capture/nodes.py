@@ -6,11 +6,12 @@ nobody reads here, at several times the cost. Invariant: a node reads only nodes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rudagraph.ir.graph import Location
+from rudagraph.ir.layers import LeftOut
 
 Kind = Literal["input", "tangent", "result", "update", "gradient"]
 NOWHERE = Location()
@@ -102,8 +103,13 @@ class Label:
 
 @dataclass(frozen=True)
 class JointTrace:
-    """The nodes in order, inputs included, and what the ends are."""
+    """The nodes in order, inputs included, and what the ends are.
+
+    Where layers are left out, `targets` has the names of inputs, by index, among those that stay.
+    """
 
     nodes: list[Node]
     inputs: dict[Node, Label]
     outputs: tuple[tuple[Label, Node], ...]
+    left_out: tuple[LeftOut, ...] = ()
+    targets: Mapping[int, str] = field(default_factory=dict)

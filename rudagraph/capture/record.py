@@ -8,7 +8,6 @@ that one runs forward twice, below three modes, and takes five times as long.
 
 from __future__ import annotations
 
-import functools
 import logging
 import operator as python
 from collections.abc import Callable
@@ -20,13 +19,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as notes
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
+from rudagraph.capture.backward import Running, derive
 from rudagraph.capture.nodes import NOWHERE, JointTrace, Label, Node
+from rudagraph.capture.repeats import Shortened, leave_out, renumber
 from rudagraph.capture.shapes import Shapes, Traced
 from rudagraph.capture.trace import compiling
 from rudagraph.ir.graph import Location
 
 _LOG = logging.getLogger(__name__)
 aten = torch.ops.aten
+_saved_tensor_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
 
 # Ask about a tensor and compute nothing.
 _QUESTIONS = frozenset(
@@ -83,13 +85,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.decompositions = decompositions
         self.shapes = Shapes(mode)
         self.in_backward = False
-        self.running = _Running()
+        self.running = Running()
         self._operators: dict[int, _Operator] = {}  # by the identity of the function
         self._nodes: dict[int, Node] = {}
         # All tensors met, by their memory; identities stay valid while these live.
         self._memory: dict[int, list[Traced]] = {}
         self._inputs: set[int] = set()
         self._made_at: dict[int, Location] = {}  # where the autograd node of a number was made
+        # Of each call that autograd keeps, it keeps the tensors themselves.
+        self._plain = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -113,6 +117,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if node is None:
             raise Unusual("a tensor from elsewhere is read")
         return node
+
+    def forward(self, targets: dict[Node, str], shortens: bool) -> Shortened:
+        """What forward has recorded; without most of its equal layers, where that can be told."""
+        short = Shortened(list(self.nodes), targets)
+        if shortens and self._plain:
+            short = self._shorten(targets)
+        for node in self.nodes:
+            if node.location is not NOWHERE and node.number >= 0:
+                self._made_at.setdefault(node.number, node.location)
+        return short
+
+    def _shorten(self, targets: dict[Node, str]) -> Shortened:
+        short = leave_out(list(self.nodes), targets)
+        self.nodes = list(short.nodes)
+        known = set(self.nodes)
+        instead = {gone: node for cut in short.cuts for node, gone in cut.stand_ins.items()}
+        nodes = {tensor: instead.get(node, node) for tensor, node in self._nodes.items()}
+        self._nodes = {tensor: node for tensor, node in nodes.items() if node in known}
+        return short
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -139,14 +162,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 result = function.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
+        if function is aten.detach.default:
+            return self._detach(args)
         operands = tuple(map(self._operand, args))
         keywords = {name: self._operand(value) for name, value in kwargs.items()}
         result = self.shapes.call(function, args, kwargs)
-        if function is aten.detach.default:
-            # To the graph the same value; the node keeps its name.
-            self._nodes[id(result)] = operands[0]
-            self._memory.setdefault(_storage(result), []).append(result)
-            return result
         self._note(Node("call", function, operands, keywords), result)
         return result
 
@@ -170,6 +190,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             ),
         )
 
+    def _detach(self, args: tuple[Any, ...]) -> Any:
+        """To the graph the same value, and as unknown where that is; its node keeps its name."""
+        result = self.shapes.call(aten.detach.default, args, {})
+        node = self._nodes.get(id(args[0]))
+        if node is not None:
+            self._nodes[id(result)] = node
+        self._memory.setdefault(_storage(result), []).append(result)
+        return result
+
     def _lift(self, tensor: torch.Tensor) -> Any:
         """A tensor just made from numbers is held by the trace."""
         if isinstance(tensor, Traced):
@@ -190,6 +219,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written: torch.Tensor = args[0]
         if torch.Tag.pointwise not in function.tags or name.startswith("__"):
             raise Unusual(f"{function} writes")
+        self._plain = False  # the autograd node of the result is that of another tensor
         memory = self._memory.get(_storage(written), ())
         if any(id(tensor) in self._inputs for tensor in memory):
             raise Unusual(f"{function} writes an input")
@@ -245,42 +275,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node.number = self.running.number
             node.location = self._made_at.get(node.number, NOWHERE)
             return
+        if _saved_tensor_hooks(True) is not None:
+            self._plain = False
         # The autograd node of this call, if it has one, has just been made.
         node.number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
         custom = notes.get_current_meta().get("custom")
         if custom:
             node.location = Location(custom["module"], custom["line"])
-            self._made_at.setdefault(node.number, node.location)
-
-
-class _Running:
-    """The sequence number of the autograd node that backward is in, -1 between them.
-
-    Hooks know this and nothing more: autograd's graph is beyond Python's collector, and what its
-    hooks hold would hold it in turn for ever.
-    """
-
-    def __init__(self) -> None:
-        self.number = -1
-
-    def watch(self, results: list[torch.Tensor]) -> None:
-        """Follow which node backward runs; sums of gradients are in none of them."""
-        stack = [result.grad_fn for result in results]
-        seen = set()
-        while stack:
-            node = stack.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            node.register_prehook(functools.partial(self._enter, node._sequence_nr()))
-            node.register_hook(self._leave)
-            stack += [parent for parent, _ in node.next_functions]
-
-    def _enter(self, number: int, gradients: Any) -> None:
-        self.number = number
-
-    def _leave(self, *gradients: Any) -> None:
-        self.number = -1
 
 
 def _storage(tensor: Any) -> int:
@@ -291,52 +292,61 @@ def record_joint(
     function: Callable[..., list[torch.Tensor]],
     examples: list[torch.Tensor],
     decompositions: dict[Any, Callable[..., Any]],
+    names: dict[int, str],
+    shortens: Callable[[], bool],
 ) -> JointTrace | None:
-    """What `trace_joint` gives, or None where that has to find out."""
+    """What `trace_joint` gives, or None where that has to find out.
+
+    `names` are those of parameters and buffers by the index of their example. Most of a row of
+    equal layers is left out where `shortens` says, after forward, that it may be.
+    """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     mode.cache_enabled = False  # `Shapes` remembers results, and asks about none twice
     recorder = Recorder(decompositions, mode)
     try:
         stand_ins = [Traced.like(example) for example in examples]
+        inputs = [
+            recorder.input(f"primals_{index}", tensor) for index, tensor in enumerate(stand_ins)
+        ]
         with compiling():
-            return _record(function, stand_ins, recorder, mode)
+            with mode, recorder:
+                results = function(*stand_ins)
+            targets = {inputs[index]: name for index, name in names.items()}
+            forward = recorder.forward(targets, shortens())
+            return _joint(recorder, inputs, results, forward)
     except Exception as error:  # whatever it is, the full trace words it
         _LOG.debug("recording gave up: %r", error)
         return None
 
 
-def _record(
-    function: Callable[..., list[torch.Tensor]],
-    stand_ins: list[torch.Tensor],
-    recorder: Recorder,
-    mode: FakeTensorMode,
+def _joint(
+    recorder: Recorder, inputs: list[Node], results: list[torch.Tensor], forward: Shortened
 ) -> JointTrace:
-    inputs: dict[Node, Label] = {}
-    outputs: list[tuple[Label, Node]] = []
-    for index, tensor in enumerate(stand_ins):
-        inputs[recorder.input(f"primals_{index}", tensor)] = Label("input", index)
-    with mode, recorder:
-        results = function(*stand_ins)
-    outputs += [(Label("result", i), recorder.node(result)) for i, result in enumerate(results)]
-    wanted = [i for i, result in enumerate(results) if result.requires_grad]
-    leaves = [i for i, tensor in enumerate(stand_ins) if tensor.requires_grad]
+    """The trace with backward, where results have one."""
+    index = {node: place for place, node in enumerate(inputs)}
+    ends = {n: Label("input", index[n]) for n in forward.nodes if n.op == "input"}
+    outputs = [(Label("result", place), recorder.node(r)) for place, r in enumerate(results)]
+    wanted = [place for place, result in enumerate(results) if result.requires_grad]
     if torch.is_grad_enabled() and wanted:
+        mode = recorder.shapes.mode
         tangents = []
-        for index in wanted:
+        for place in wanted:
             with mode:
-                tangent = recorder.shapes.call(aten.empty_like.default, (results[index],), {})
-            inputs[recorder.input(f"tangents_{index}", tangent)] = Label("tangent", index)
+                tangent = recorder.shapes.call(aten.empty_like.default, (results[place],), {})
+            ends[recorder.input(f"tangents_{place}", tangent)] = Label("tangent", place)
             tangents.append(tangent)
-        roots = [results[index] for index in wanted]
-        recorder.running.watch(roots)
         recorder.in_backward = True
+        roots = [results[place] for place in wanted]
         with mode, recorder:
-            gradients = torch.autograd.grad(
-                roots, [stand_ins[i] for i in leaves], tangents, allow_unused=True
+            gradients = derive(
+                forward, roots, tangents, recorder.running, lambda: len(recorder.nodes)
             )
+        for node in recorder.nodes[len(forward.nodes) :]:
+            renumber(node, forward.streams)  # masks are drawn again, from the streams of forward
         outputs += [
-            (Label("gradient", index), recorder.node(gradient))
-            for index, gradient in zip(leaves, gradients, strict=True)
-            if gradient is not None
+            (Label("gradient", place), recorder.node(gradients[node]))
+            for node, place in index.items()
+            if node in gradients
         ]
-    return JointTrace(recorder.nodes, inputs, tuple(outputs))
+    targets = {index[node]: name for node, name in forward.targets.items()}
+    return JointTrace(recorder.nodes, ends, tuple(outputs), tuple(forward.left_out), targets)

@@ -384,7 +384,11 @@ def declared(operands: tuple[Operand, ...], attributes: Attributes, body: Graph 
 def fused(operands: tuple[Operand, ...], attributes: Attributes, body: Graph | None) -> Types:
     fail_unless(body is not None, "a fused op needs a body")
     graph = typed(Graph, body)
-    given = [str(operand.type) if isinstance(operand, Value) else operand for operand in operands]
-    wanted = [str(port.value.type) for port in graph.inputs]
-    fail_unless(given == wanted, f"operands {given} do not match the body's inputs {wanted}")
+    given = [operand.type if isinstance(operand, Value) else operand for operand in operands]
+    wanted = [port.value.type for port in graph.inputs]
+    if given != wanted:
+        raise TypeRuleError(
+            f"operands {list(map(str, given))} do not match the body's inputs "
+            f"{list(map(str, wanted))}"
+        )
     return tuple(port.value.type for port in graph.outputs)

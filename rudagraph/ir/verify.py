@@ -32,13 +32,14 @@ def verify(
         forbidden: tags that no op may carry at this stage (composites once scheduled, say).
         verified: a graph that keeps all rules; what an op of it gives is not inferred again.
     """
-    known = frozenset(map(id, verified.ops)) if verified is not None else frozenset()
+    # What has been verified: ops, and bodies, which equal ops of equal layers share.
+    known = set(map(id, verified.ops)) if verified is not None else set()
     _verify_section(graph, stage or graph.name, forbidden, known, nested=False)
     return graph
 
 
 def _verify_section(
-    graph: Graph, stage: str, forbidden: Tag, known: frozenset[int], *, nested: bool
+    graph: Graph, stage: str, forbidden: Tag, known: set[int], *, nested: bool
 ) -> None:
     def fail(index: int | None, message: str) -> VerifyError:
         return VerifyError(
@@ -61,8 +62,9 @@ def _verify_section(
             _verify_use(op, index, defined, forbidden, fail)
             continue
         _verify_op(op, index, defined, forbidden, nested, fail)
-        if op.body is not None:
+        if op.body is not None and id(op.body) not in known:
             _verify_section(op.body, stage, forbidden, known, nested=True)
+            known.add(id(op.body))
     for port in graph.outputs:
         if port.role not in _OUTPUT_ROLES:
             raise fail(None, f"{port.value} cannot be an output of role {port.role.value}")

@@ -15,31 +15,38 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from rudagraph.errors import VerifyError
 from rudagraph.ir.graph import Graph, Location, Op, Port, Role, Value
+from rudagraph.ir.layers import KEPT, LEAST, LeftOut, NotRepeating, Streams, numbered_rows
 from rudagraph.ir.verify import verify
-from rudagraph.passes.layers import Layers, NotRepeating, Run
+from rudagraph.passes.layers import Layers, Run
 
-# Repeats that stay: those at the ends have other neighbours, of the rest two must come out alike.
-_KEPT = 5
-# Fewer that could be left out are not worth the while.
-_LEAST = 3
+Ports = tuple[tuple[Port, ...], tuple[Port, ...]]
 
 
 def fold(joint: Graph) -> tuple[Graph, tuple[Folding, ...]]:
     """The graph without most of its equal layers, and what brings them back, the last first."""
     foldings: list[Folding] = []
-    for prefix in _rows(joint):
+    named = [port.target for port in joint.inputs if port.role is Role.PARAMETER]
+    for prefix in numbered_rows(named):
         try:
             joint, folding = _fold(joint, Layers(prefix, joint.ops))
         except NotRepeating:
             continue
         foldings.insert(0, folding)
     return joint, tuple(foldings)
+
+
+def folded_by_capture(graph: Graph, left_out: Sequence[LeftOut]) -> tuple[Folding, ...]:
+    """What brings back layers that the captured graph does without."""
+    return tuple(
+        Folding(Layers(row.prefix, graph.ops), row.removed, row.step, row.streams)
+        for row in left_out
+    )
 
 
 def unfold(graph: Graph, foldings: Sequence[Folding]) -> Graph:
@@ -49,9 +56,23 @@ def unfold(graph: Graph, foldings: Sequence[Folding]) -> Graph:
     return graph
 
 
-def check_whole(captured: Graph, entries: Sequence[Graph]) -> None:
+def ports(graph: Graph, foldings: Sequence[Folding]) -> Ports:
+    """Inputs and outputs of the graph with the layers of all rows."""
+    inputs, outputs = graph.inputs, graph.outputs
+    for folding in foldings:
+        inputs, outputs = folding.ports(inputs), folding.ports(outputs)
+    return inputs, outputs
+
+
+def check_unfolds(graph: Graph, foldings: Sequence[Folding]) -> None:
+    """NotRepeating where `unfold` would be: that does not depend on how many layers come back."""
+    unfold(graph, [replace(folding, removed=folding.step) for folding in foldings])
+
+
+def check_whole(captured: Ports, entries: Sequence[Graph]) -> None:
     """NotRepeating unless forward and backward read and give what the captured graph does."""
-    known = {(port.role, port.target) for port in captured.inputs}
+    inputs, outputs = captured
+    known = {(port.role, port.target) for port in inputs}
     read = {(port.role, port.target) for entry in entries for port in entry.inputs}
     given = Counter((port.role, port.target) for entry in entries for port in entry.outputs)
     saved = {target for role, target in given if role is Role.RESIDUAL}
@@ -59,34 +80,15 @@ def check_whole(captured: Graph, entries: Sequence[Graph]) -> None:
         if role is not Role.RESIDUAL or target not in saved:
             raise NotRepeating(f"there is no {role.value} {target}")
     kept = Counter({port: count for port, count in given.items() if port[0] is not Role.RESIDUAL})
-    if kept != Counter((port.role, port.target) for port in captured.outputs):
+    if kept != Counter((port.role, port.target) for port in outputs):
         raise NotRepeating("not all that was captured is given")
-
-
-def _rows(joint: Graph) -> list[str]:
-    """Module paths of many numbered modules; a list inside such a module is part of it."""
-    found: dict[str, set[int]] = {}
-    for port in joint.inputs:
-        parts = port.target.split(".")
-        place = next((place for place, part in enumerate(parts) if part.isdigit()), None)
-        if port.role is Role.PARAMETER and place is not None:
-            found.setdefault(".".join(parts[:place]), set()).add(int(parts[place]))
-    return [prefix for prefix, indices in found.items() if len(indices) >= _KEPT + _LEAST]
-
-
-@dataclass(frozen=True)
-class _Streams:
-    """Random streams of a graph: the layers that draw them; what those of no layer become."""
-
-    drawn_by: Mapping[int, int | None]
-    outside: Mapping[int, int]
 
 
 class _Moving:
     """Ops some layers further on: `far` where they lie beyond the middle of the row."""
 
     def __init__(
-        self, layers: Layers, far: int, ops: Sequence[Op], runs: Sequence[Run], streams: _Streams
+        self, layers: Layers, far: int, ops: Sequence[Op], runs: Sequence[Run], streams: Streams
     ) -> None:
         if not runs:
             raise NotRepeating(f"no two layers of {layers.prefix} have come out alike")
@@ -98,6 +100,7 @@ class _Moving:
         self.shared = {value for run in runs for value in layers.read_by_all(ops, run)}
         self.near = 2 * abs(runs[0].step)
         self.left: dict[Value, Value] = {}  # what ops outside of the repeats give, and gave
+        self._moved: dict[int, dict[Value, Value]] = {}  # by how far
 
     def op(self, op: Op, by: int) -> Op:
         """The op so many layers further on; what all layers read goes where its layer goes."""
@@ -105,19 +108,16 @@ class _Moving:
         if layers.index(op.results[0].name) is None:
             # Outside the row: in forward's order before it or after it.
             op = layers.drawing(op, self._stream)
-            where = layers.name(op.location.module, self._beyond(op.location.module))
+            where = layers.later(op.location.module, self._beyond(op.location.module))
         else:
             by_result = self._distance(op.results[0], by)
             op = layers.drawing(op, lambda stream: self._stream(stream, by_result))
-            where = layers.name(op.location.module, by_result)
-        operands = [
-            layers.value(o, self._distance(o, by)) if isinstance(o, Value) else o
-            for o in op.operands
-        ]
+            where = layers.later(op.location.module, by_result)
+        operands = [self._value(o, by) if isinstance(o, Value) else o for o in op.operands]
         return Op(
             op.opcode,
             tuple(operands),
-            tuple([layers.value(value, self._distance(value, by)) for value in op.results]),
+            tuple([self._value(value, by) for value in op.results]),
             op.attributes,
             Location(where, op.location.line),
             op.body,
@@ -151,6 +151,13 @@ class _Moving:
             raise NotRepeating(f"{port.value} of one layer is handed out")
         return replace(port, value=self.left[port.value])
 
+    def _value(self, value: Value, by: int) -> Value:
+        """The value so many layers further on; ops that read it ask again."""
+        moved = self._moved.setdefault(by, {})
+        if value not in moved:
+            moved[value] = self.layers.value(value, self._distance(value, by))
+        return moved[value]
+
     def _distance(self, value: Value, by: int) -> int:
         return self._beyond(value.name) if value in self.shared else by
 
@@ -175,7 +182,7 @@ class Folding:
     layers: Layers
     removed: int
     step: int  # so many layers, of as many kinds, repeat as one
-    streams: _Streams  # of the folded graph
+    streams: Streams  # of the folded graph
 
     def unfold(self, graph: Graph) -> Graph:
         """The graph with the layers back; NotRepeating where those left have come out different."""
@@ -196,8 +203,8 @@ class Folding:
             for distance in self._distances(run):
                 unfolded += [moving.op(op, distance) for op in ops[second:done]]
         unfolded += moving.outside(ops[done:], by)
-        inputs = self._ports(graph.inputs)
-        outputs = self._ports([moving.output(port) for port in graph.outputs])
+        inputs = self.ports(graph.inputs)
+        outputs = self.ports([moving.output(port) for port in graph.outputs])
         return _verified(Graph(graph.name, inputs, tuple(unfolded), outputs))
 
     def _distances(self, run: Run) -> range:
@@ -205,8 +212,8 @@ class Folding:
         last = self.removed
         return range(0, last + 1, run.step) if run.step > 0 else range(last, -1, run.step)
 
-    def _ports(self, ports: Sequence[Port]) -> tuple[Port, ...]:
-        """Ports of a role are in the order of layers, whatever that of the ops."""
+    def ports(self, ports: Sequence[Port]) -> tuple[Port, ...]:
+        """These ports and those of the layers; of a role they are in the order of layers."""
         unfolded: list[Port] = []
         for _, group in groupby(ports, key=lambda port: port.role):
             alike = list(group)
@@ -236,8 +243,8 @@ def _fold(joint: Graph, layers: Layers) -> tuple[Graph, Folding]:
     if up is None or (down is None and has_backward):
         raise NotRepeating(f"{layers.prefix} repeats otherwise in backward")
     runs = [up] if down is None else [up, down]
-    count = min(run.repeats for run in runs) - _KEPT
-    if count < _LEAST:
+    count = min(run.repeats for run in runs) - KEPT
+    if count < LEAST:
         raise NotRepeating(f"{layers.prefix} has few layers")
     removed = count * step
     # Two repeats stay on either side of forward's gap, and as many before that of backward.
@@ -261,7 +268,7 @@ def _fold(joint: Graph, layers: Layers) -> tuple[Graph, Folding]:
     return folded, Folding(layers, removed, step, streams)
 
 
-def _streams(layers: Layers, removed: int) -> _Streams:
+def _streams(layers: Layers, removed: int) -> Streams:
     """Streams as captured: those drawn after the row's first move down with its layers."""
     by = removed * layers.streams
     drawn_by = layers.drawn_by
@@ -271,12 +278,12 @@ def _streams(layers: Layers, removed: int) -> _Streams:
         for stream, index in drawn_by.items()
         if index is None
     }
-    return _Streams(drawn_by, outside)
+    return Streams(drawn_by, outside)
 
 
 def _folded_streams(
     layers: Layers, removed: int, moving: _Moving, ops: Sequence[Op], folded: Sequence[Op]
-) -> _Streams:
+) -> Streams:
     """What brings the streams of `folded`, made of `ops`, back; NotRepeating for two made one."""
     drawn_by: dict[int, int | None] = {}
     outside: dict[int, int] = {}
@@ -292,7 +299,7 @@ def _folded_streams(
             drawn_by.setdefault(after, index - removed if index > moving.middle else index)
     if not outside.keys().isdisjoint(drawn_by):
         raise NotRepeating(f"streams of {layers.prefix} and of others would be the same")
-    return _Streams(drawn_by, outside)
+    return Streams(drawn_by, outside)
 
 
 def _verified(graph: Graph) -> Graph:

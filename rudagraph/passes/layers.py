@@ -10,7 +10,6 @@ further on. Invariant: nothing is taken for a repeat that differs in more than i
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,16 +21,11 @@ from rudagraph.ir.graph import (
     Value,
     make_attributes,
 )
+from rudagraph.ir.layers import MOST_KINDS, LayerNames
 from rudagraph.ir.text import print_graph
 
-# A row may alternate, as layers of two kinds do: so many layers are one repeat at most.
-_MOST_KINDS = 6
 # Two or three that are alike can be neighbours by chance, in a row of several kinds.
 _ENOUGH = 4
-
-
-class NotRepeating(Exception):
-    """Layers that cannot be told apart by name, or that differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +51,11 @@ class Run:
         return Run(self.start, times * self.length, times * self.step, reach)
 
 
-class Layers:
+class Layers(LayerNames):
     """The layers `prefix`.0, `prefix`.1 … in a graph whose ops are these."""
 
     def __init__(self, prefix: str, ops: Sequence[Op]) -> None:
-        self.prefix = prefix
-        path = re.escape(f"{prefix}.") if prefix else ""
-        self._index = re.compile(rf"((?:grad\.|[a-z]+:)*{path})(\d+)(?=\.|$)")
-        self._parts: dict[str, tuple[str, int, str] | None] = {}
+        super().__init__(prefix)
         self.streams = self._streams_of_each(ops)
         # The layer that draws a random stream, None where that belongs to no layer; forward tells,
         # as backward has ops named after the layer before.
@@ -77,7 +68,7 @@ class Layers:
         """From how many random streams a layer draws."""
         first: dict[str, tuple[int, int]] = {}
         for op in ops:
-            parts, stream = self._split(op.results[0].name), op.get("stream")
+            parts, stream = self.split(op.results[0].name), op.get("stream")
             if parts is None or not isinstance(stream, int):
                 continue
             before, index, after = parts
@@ -86,32 +77,13 @@ class Layers:
                 return (stream - known) // (index - other)
         return 0
 
-    def _split(self, name: str) -> tuple[str, int, str] | None:
-        """What stands before the index of the layer, the index, and what follows."""
-        if name not in self._parts:
-            match = self._index.match(name)
-            self._parts[name] = match and (match[1], int(match[2]), name[match.end() :])
-        return self._parts[name]
-
-    def index(self, name: str) -> int | None:
-        """The layer that something of this name belongs to; None for what belongs to none."""
-        parts = self._split(name)
-        return None if parts is None else parts[1]
-
     # -- the same, some layers further on
 
-    def name(self, name: str, layers: int) -> str:
-        parts = self._split(name)
-        if parts is None or not layers:
-            return name
-        before, index, after = parts
-        return f"{before}{index + layers}{after}"
-
     def value(self, value: Value, layers: int) -> Value:
-        return Value(self.name(value.name, layers), value.type)
+        return Value(self.later(value.name, layers), value.type)
 
     def port(self, port: Port, layers: int) -> Port:
-        return Port(self.value(port.value, layers), port.role, self.name(port.target, layers))
+        return Port(self.value(port.value, layers), port.role, self.later(port.target, layers))
 
     def drawing(self, op: Op, streams: Callable[[int], int]) -> Op:
         """The op with other numbers for the random streams that it, or its body, draws from."""
@@ -139,11 +111,11 @@ class Layers:
     def _run(self, items: Sequence[Op | Port], direction: int) -> Run | None:
         places: dict[str, list[tuple[int, int]]] = {}  # position and layer of what is alike
         for position, item in enumerate(items):
-            parts = self._split(_name(item))
+            parts = self.split(_name(item))
             if parts is not None:
                 places.setdefault(f"{parts[0]}*{parts[2]}", []).append((position, parts[1]))
         best: Run | None = None
-        for kinds in range(1, _MOST_KINDS + 1):
+        for kinds in range(1, MOST_KINDS + 1):
             distances = Counter(
                 (there - here, layer - other)
                 for found in places.values()
@@ -181,7 +153,7 @@ class Layers:
                 for a, b in zip(one.operands, other.operands, strict=True)
             )
             and one.location.line == other.location.line
-            and self.name(one.location.module, step) == other.location.module
+            and self.later(one.location.module, step) == other.location.module
             and _content(self.drawing(one, lambda stream: stream + step * self.streams))
             == _content(other)
         )
@@ -189,7 +161,7 @@ class Layers:
     def _is_later(self, one: Operand, other: Operand, step: int) -> bool:
         if not isinstance(one, Value) or not isinstance(other, Value):
             return repr(one) == repr(other)
-        here, there = self._split(one.name), self._split(other.name)
+        here, there = self.split(one.name), self.split(other.name)
         if here is None or there is None:
             return one is other
         (before, index, after), (before_other, other_index, after_other) = here, there

@@ -15,9 +15,11 @@ from rudagraph import StaticGraph, compiler
 from rudagraph.capture import capture
 from rudagraph.ir.graph import Graph
 from rudagraph.ir.text import print_graph
-from rudagraph.passes.fold import Folding, fold, unfold
+from rudagraph.options import CompileOptions
+from rudagraph.passes.fold import Folding, fold, folded_by_capture, ports, unfold
 from rudagraph.progress import SILENT
 from rudagraph.schedule.print_plan import print_plan
+from rudagraph.schedule.program import gradient_sources
 from rudagraph.target import CPU, Target, cuda_target
 from tests.models import MODELS, build_model
 
@@ -36,8 +38,14 @@ class Compiled:
 
 
 def compiled(
-    joint: Graph, target: Target, monkeypatch: pytest.MonkeyPatch, *, folding: bool
+    joint: Graph,
+    target: Target,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    folding: bool,
+    foldings: tuple[Folding, ...] = (),
 ) -> Compiled:
+    """`foldings` bring back layers that `joint` leaves out already."""
     entries: list[str] = []
     runs: list[bool] = []
     run_once, order = compiler._Compiler._run, compiler.order
@@ -57,18 +65,43 @@ def compiled(
         patch.setattr(compiler, "order", ordered)
         if not folding:
             patch.setattr(compiler, "fold", lambda graph: (graph, ()))
-        made = compiler._Compiler(joint, target, None, lambda kernels: None, SILENT).run()
+        made = compiler._Compiler(joint, foldings, target, None, lambda kernels: None, SILENT).run()
     kernels = {source.name: source.text for source in made.sources}
     return Compiled(list(entries), print_plan(made.plan), kernels, runs)
 
 
-def same_either_way(
-    joint: Graph, target: Target, monkeypatch: pytest.MonkeyPatch, *, folds: bool
+def same_every_way(
+    model: nn.Module,
+    args: tuple[torch.Tensor, ...],
+    kwargs: dict[str, torch.Tensor],
+    target: Target,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    folds: bool | None = None,
 ) -> None:
-    """`folds`: whether there are layers to leave out; not so is a fault as well."""
+    """Layers left out by the capture, out of its graph, and not at all.
+
+    `folds`: whether there are layers to leave out; not so is a fault as well.
+    """
+    outputs = "loss" if kwargs else None
+    joint = capture(model, args, kwargs, outputs=outputs).graph
+    short = compiler._capture(model, args, kwargs, CompileOptions(outputs=outputs), ())
+    foldings = folded_by_capture(short.graph, short.left_out)
+    assert print_graph(unfold(short.graph, foldings)) == print_graph(joint)
+    assert {(port.role, port.target) for port in ports(short.graph, foldings)[0]} == {
+        (port.role, port.target) for port in joint.inputs
+    }
+    assert compiler._gradient_sources(short, ports(short.graph, foldings)) == gradient_sources(
+        joint
+    )
     once = compiled(joint, target, monkeypatch, folding=True)
-    assert once.runs[0] == folds
-    assert once == compiled(joint, target, monkeypatch, folding=False)
+    if folds is not None:
+        assert once.runs[0] == folds
+        assert bool(foldings) == folds
+    each = compiled(joint, target, monkeypatch, folding=False)
+    assert once == each
+    if foldings:
+        assert each == compiled(short.graph, target, monkeypatch, folding=True, foldings=foldings)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -84,8 +117,7 @@ def test_models(name: str, dropout: float, target: str, monkeypatch: pytest.Monk
     """T5 adds each layer's part to the gradient of one position bias: its layers stay."""
     layers = 20 if name == "gemma2" else LAYERS
     model, batch = build_model(name, dropout=dropout, layers=layers)
-    joint = capture(model, (), dict(batch), outputs="loss").graph
-    same_either_way(joint, TARGETS[target], monkeypatch, folds=name != "t5")
+    same_every_way(model, (), dict(batch), TARGETS[target], monkeypatch, folds=name != "t5")
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -205,10 +237,8 @@ def test_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = random.choice((1, 1, 2))
     count = random.randint(7, 11) * kinds
     row = Row(has, count, kinds)
-    joint = capture(row, (torch.randn(6, 8),)).graph
-    once = compiled(joint, CPU, monkeypatch, folding=True)
-    each = compiled(joint, CPU, monkeypatch, folding=False)
-    assert once == each, (sorted(has), count, kinds)
+    print(sorted(has), count, kinds)
+    same_every_way(row, (torch.randn(6, 8),), {}, CPU, monkeypatch)
 
 
 class TwoRows(nn.Module):
@@ -233,11 +263,10 @@ class TwoRows(nn.Module):
 @pytest.mark.parametrize("target", TARGETS)
 def test_rows_draw_their_own_masks(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the kernel that adds both, each row's dropout keeps its random stream."""
-    joint = capture(TwoRows(), (torch.randn(6, 8),)).graph
-    assert len(fold(joint)[1]) == 2
-    once = compiled(joint, TARGETS[target], monkeypatch, folding=True)
-    each = compiled(joint, TARGETS[target], monkeypatch, folding=False)
-    assert once == each
+    model, x = TwoRows(), torch.randn(6, 8)
+    assert len(capture(model, (x,), all_layers=False).left_out) == 2
+    assert len(fold(capture(model, (x,)).graph)[1]) == 2
+    same_every_way(model, (x,), {}, TARGETS[target], monkeypatch, folds=True)
 
 
 @pytest.mark.parametrize(
@@ -303,6 +332,6 @@ def test_the_order_is_chosen_with_all_layers(monkeypatch: pytest.MonkeyPatch) ->
     )
     model = transformers.Qwen2ForCausalLM(config).train()
     ids = torch.randint(0, 4000, (2, 8))
-    joint = capture(model, (), {"input_ids": ids, "labels": ids}, outputs="loss").graph
+    batch = {"input_ids": ids, "labels": ids}
     for target in TARGETS.values():
-        same_either_way(joint, target, monkeypatch, folds=True)
+        same_every_way(model, (), batch, target, monkeypatch, folds=True)

@@ -1,0 +1,379 @@
+"""Equal layers of forward: all but a few are left out before backward is derived and lowered.
+
+    layers.0 … layers.47   ->   layers.0, layers.1 | layers.2, layers.3, layers.4 (45 to 47 before)
+
+Input: the nodes of a recorded forward. Output: fewer nodes, what the layers beyond the gap read of
+those before it, and what brings the others back (LeftOut). Invariant: layers are left out that are
+the same, node by node, as the one before: operator, numbers, operands, layouts, derivatives; and
+that share nothing a gradient goes to. Otherwise it is NotRepeating, and they all stay.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from rudagraph.capture.nodes import Node, map_nodes
+from rudagraph.capture.operators import NAMESPACE
+from rudagraph.capture.shapes import Traced
+from rudagraph.ir.graph import Location
+from rudagraph.ir.layers import (
+    KEPT,
+    KEPT_BEFORE,
+    LEAST,
+    MOST_KINDS,
+    LayerNames,
+    LeftOut,
+    NotRepeating,
+    Streams,
+    numbered_rows,
+)
+
+# Numbers that a graph holds are compared up to so many; more are the same only as one object.
+_FEW = 64
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where layers were left out.
+
+    `beyond` is the first node after them; `stand_ins` gives, for nodes of the last layers before,
+    the nodes of the last layers left out, whose tensors those beyond have really read.
+    """
+
+    beyond: Node
+    stand_ins: dict[Node, Node]
+
+
+@dataclass
+class Shortened:
+    """Forward with fewer layers."""
+
+    nodes: list[Node]
+    targets: dict[Node, str]  # what parameters and buffers are called
+    cuts: list[Cut] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    streams: dict[int, int] = field(default_factory=dict)  # random streams as recorded -> as now
+
+
+def leave_out(nodes: list[Node], targets: dict[Node, str]) -> Shortened:
+    """The nodes without most of their equal layers; `targets` names what modules hold of them.
+
+    Nodes that stay are changed: operands, places, random streams.
+    """
+    short = Shortened(nodes, targets)
+    rows = numbered_rows(list(targets.values()))
+    if not rows:
+        return short
+    drawn = {node: _stream(node) for node in nodes if draws(node)}
+    signatures = _Signatures(nodes)
+    for prefix in rows:
+        try:
+            _Row(LayerNames(prefix), short, signatures).leave_out()
+        except NotRepeating:
+            continue
+    if short.cuts:
+        short.streams = {drawn[node]: _stream(node) for node in short.nodes if node in drawn}
+    short.cuts.sort(key=lambda cut: short.nodes.index(cut.beyond))
+    return short
+
+
+class _Signatures:
+    """What must be the same of two nodes, but for the layer they are in and what they read."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        # Of each node a number, the same for nodes that are alike.
+        numbers: dict[Hashable, int] = {}
+        self.number: dict[Node, int] = {}
+        for node in nodes:
+            if node.op != "input":
+                alike = _signature(node)
+                self.number[node] = numbers.setdefault(alike, len(numbers))
+
+
+def _signature(node: Node) -> Hashable:
+    if node.op == "tensor":
+        return _numbers(node.target), node.location.line
+    places = {operand: place for place, operand in enumerate(node.inputs)}
+    stream = _stream_place(node.target)
+    args: Any = node.args
+    if stream is not None:
+        args = (*args[:stream], *args[stream + 1 :])
+    return (
+        node.target,
+        node.location.line,
+        _described(args, places),
+        _described(tuple(node.kwargs.items()), places),
+        _result(node, node.traced),
+    )
+
+
+def _described(value: Any, places: dict[Node, int]) -> Hashable:
+    if isinstance(value, Node):
+        return Node, places[value]
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple([_described(item, places) for item in value])
+    # As text 1, 1.0 and True differ, and 0.0 from -0.0.
+    return repr(value) if isinstance(value, (bool, int, float)) else value
+
+
+def _result(node: Node, traced: Any) -> Hashable:
+    """Layout, and how autograd takes the derivative; nothing is like what Python derives."""
+    if isinstance(traced, (tuple, list)):
+        return type(traced), tuple([_result(node, part) for part in traced])
+    if traced is None:
+        return None
+    derivative = traced.grad_fn
+    ours = getattr(node.target, "namespace", "") == NAMESPACE or node.target is operator.getitem
+    if isinstance(derivative, BackwardCFunction) and not ours:
+        return object()
+    return traced.form, traced.requires_grad, type(derivative)
+
+
+def _numbers(tensor: Any) -> Hashable:
+    if not isinstance(tensor, torch.Tensor) or tensor.numel() > _FEW:
+        return id(tensor)
+    return tensor.dtype, tuple(tensor.shape), repr(tensor.tolist())
+
+
+@functools.cache
+def _stream_place(target: Any) -> int | None:
+    """Which argument of an operator of ours numbers its random stream."""
+    if getattr(target, "namespace", "") != NAMESPACE:
+        return None
+    names = [argument.name for argument in target._schema.arguments]
+    return names.index("stream") if "stream" in names else None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Positions from `start` to `stop`, of which those `length` apart are the same."""
+
+    start: int
+    stop: int
+    length: int
+
+    @property
+    def repeats(self) -> int:
+        """How often all of `length` positions come."""
+        return (self.stop - self.start) // self.length
+
+    def since(self, start: int) -> _Run:
+        """The part of the run from there on."""
+        return _Run(start, self.stop, self.length)
+
+
+class _Row:
+    """One row of layers in forward."""
+
+    def __init__(self, names: LayerNames, short: Shortened, signatures: _Signatures) -> None:
+        self.names, self.short = names, short
+        self.nodes = short.nodes
+        self.number = signatures.number
+        self.position = {node: position for position, node in enumerate(self.nodes)}
+        self.first_of: dict[int, int] = {}  # layer -> position of its first node
+        for position, node in enumerate(self.nodes):
+            index = None if node.op == "input" else names.index(node.location.module)
+            if index is not None:
+                self.first_of.setdefault(index, position)
+
+    def index(self, node: Node) -> int | None:
+        """The layer that a node belongs to."""
+        return self.names.index(self.short.targets.get(node, node.location.module))
+
+    def leave_out(self) -> None:
+        """Take layers out of the middle of the row."""
+        run, step, streams = self._longest_run()
+        count = run.repeats - KEPT
+        if count < LEAST or streams % step:
+            raise NotRepeating(f"{self.names.prefix} does not repeat")
+        gap = run.start + KEPT_BEFORE * run.length
+        removed = range(gap, gap + count * run.length)
+        self._refuse_shared_gradients(run, gap)
+        stand_ins = self._stand_ins(run, removed)
+        first = self.names.index(self.nodes[gap].location.module)
+        assert first is not None, "a repeat begins with a layer"
+        before, beyond = self.nodes[:gap], self.nodes[removed.stop :]
+        drawn = {
+            **{_stream(node): _stream(node) for node in before if draws(node)},
+            **{_stream(node): _stream(node) - count * streams for node in beyond if draws(node)},
+        }
+        moving = _Moving(self.names, first, count * step, drawn, stand_ins)
+        nodes = [*before, *beyond]
+        self.short.targets, self.short.nodes = moving.inputs(self.short.targets, nodes)
+        for node in self.short.nodes:
+            moving.node(node)
+        row = LeftOut(self.names.prefix, first, count * step, step, self._streams(drawn))
+        really = {stays: gone for gone, stays in stand_ins.items()}
+        self.short.cuts.append(Cut(self.nodes[removed.stop], really))
+        self.short.left_out.insert(0, row)
+
+    def _streams(self, drawn: dict[int, int]) -> Streams:
+        """Who draws from what streams, now that layers are left out."""
+        by = {_stream(n): self.names.index(n.location.module) for n in self.short.nodes if draws(n)}
+        outside = {now: before for before, now in drawn.items() if by[now] is None}
+        return Streams({now: index for now, index in by.items() if index is not None}, outside)
+
+    def _longest_run(self) -> tuple[_Run, int, int]:
+        """The longest run from the beginning of a layer; layers and streams of one repeat."""
+        places = sorted(self.first_of.items(), key=lambda item: item[1])
+        for kinds in range(1, MOST_KINDS + 1):
+            distances = Counter(
+                (there - here, later - layer)
+                for (layer, here), (later, there) in zip(places, places[kinds:], strict=False)
+                if later > layer
+            )
+            for (length, step), _ in distances.most_common(1):
+                run, streams = self._longest(length, step)
+                starts = [p for p in self.first_of.values() if run.start <= p < run.stop - length]
+                if starts and run.since(min(starts)).repeats >= KEPT + LEAST:
+                    return run.since(min(starts)), step, streams
+        raise NotRepeating(f"{self.names.prefix} does not repeat")
+
+    def _longest(self, length: int, step: int) -> tuple[_Run, int]:
+        begin = min(self.first_of.values())
+        best = run = _Run(begin, begin, length)
+        drawn = apart = 0
+        for position in range(begin, len(self.nodes) - length):
+            one, other = self.nodes[position], self.nodes[position + length]
+            streams = _stream(other) - _stream(one)
+            follows = self._follows(one, other, run.start, length, step)
+            if not follows or (streams and drawn and streams != drawn):
+                run, drawn = _Run(position + 1, position + 1, length), 0
+                continue
+            drawn = drawn or streams
+            run = _Run(run.start, position + 1 + length, length)
+            if run.stop - run.start > best.stop - best.start:
+                best, apart = run, drawn
+        return best, apart
+
+    def _follows(self, one: Node, other: Node, start: int, length: int, step: int) -> bool:
+        """Whether the other is the same one repeat on; both may read what is before the run."""
+        if self.number[one] != self.number[other]:
+            return False
+        if self.names.later(one.location.module, step) != other.location.module:
+            return False
+        return all(
+            self._is_later(a, b, start, length, step)
+            for a, b in zip(one.inputs, other.inputs, strict=True)
+        )
+
+    def _is_later(self, one: Node, other: Node, start: int, length: int, step: int) -> bool:
+        if one is other:
+            return self.position[one] < start
+        if one.op != "input" or other.op != "input":
+            return self.position[other] - self.position[one] == length
+        here, there = map(self.short.targets.get, (one, other))
+        return (
+            here is not None
+            and self.names.later(here, step) == there
+            and one.traced.form == other.traced.form
+            and one.traced.requires_grad == other.traced.requires_grad
+        )
+
+    def _refuse_shared_gradients(self, run: _Run, gap: int) -> None:
+        """A gradient with a part from every layer is a sum over all of them."""
+        for position in range(gap, gap + run.length):
+            later = self.nodes[position + run.length].inputs
+            for one, other in zip(self.nodes[position].inputs, later, strict=True):
+                if one is other and requires_grad(one.traced):
+                    raise NotRepeating(f"layers of {self.names.prefix} share a gradient")
+
+    def _stand_ins(self, run: _Run, removed: range) -> dict[Node, Node]:
+        """What nodes beyond the gap read of those left out, and what they are to read instead."""
+        found: dict[Node, Node] = {}
+        directly: set[Node] = set()
+        for position in range(removed.stop, len(self.nodes)):
+            for operand in self.nodes[position].inputs:
+                place = self.position[operand]
+                if place < removed.start:
+                    directly.add(operand)
+                    if position >= run.stop and self.index(operand) is not None:
+                        raise NotRepeating(f"{self.names.prefix} is read from beyond its end")
+                if place not in removed:
+                    continue
+                near = place >= removed.stop - KEPT_BEFORE * run.length
+                if not near or position >= run.stop or not isinstance(operand.traced, Traced):
+                    raise NotRepeating(f"a layer of {self.names.prefix} is read from far")
+                found[operand] = self.nodes[place - len(removed)]
+        if not directly.isdisjoint(found.values()):
+            raise NotRepeating(f"a layer of {self.names.prefix} is read from near and from far")
+        return found
+
+
+@dataclass(frozen=True)
+class _Moving:
+    """What becomes of layers beyond the gap: they move down into the place of those left out."""
+
+    names: LayerNames
+    first: int  # of the layers left out
+    removed: int
+    drawn: dict[int, int]  # random streams of the nodes that stay -> as they will be
+    stand_ins: dict[Node, Node]
+
+    def inputs(
+        self, targets: dict[Node, str], nodes: list[Node]
+    ) -> tuple[dict[Node, str], list[Node]]:
+        """Inputs of the layers that stay, by their new names; the nodes without the others."""
+        gone = {node for node, target in targets.items() if self._is_gone(target)}
+        if any(operand in gone for node in nodes for operand in node.inputs):
+            raise NotRepeating(f"what a layer of {self.names.prefix} holds is read elsewhere")
+        if len(set(self.drawn.values())) < len(self.drawn):
+            raise NotRepeating("two random streams would become one")
+        if any(self._is_gone(node.location.module) for node in nodes):
+            raise NotRepeating(f"a layer of {self.names.prefix} runs apart from the others")
+        stay = {n: self._name(target) for n, target in targets.items() if n not in gone}
+        return stay, [node for node in nodes if node not in gone]
+
+    def node(self, node: Node) -> None:
+        """Change a node that stays."""
+        location = node.location
+        node.location = Location(self._name(location.module), location.line)
+        if not self.stand_ins.keys().isdisjoint(node.inputs):
+            node.args = map_nodes(node.args, self._operand)
+            node.kwargs = map_nodes(node.kwargs, self._operand)
+            node.inputs = tuple(map(self._operand, node.inputs))
+        renumber(node, self.drawn)
+
+    def _operand(self, node: Node) -> Node:
+        return self.stand_ins.get(node, node)
+
+    def _is_gone(self, name: str) -> bool:
+        index = self.names.index(name)
+        return index is not None and self.first <= index < self.first + self.removed
+
+    def _name(self, name: str) -> str:
+        index = self.names.index(name)
+        return self.names.later(name, -self.removed) if (index or 0) >= self.first else name
+
+
+def draws(node: Node) -> bool:
+    """Whether a node draws random numbers of ours."""
+    return _stream_place(node.target) is not None
+
+
+def renumber(node: Node, streams: dict[int, int]) -> None:
+    """Let a node that draws do so from another stream."""
+    place = _stream_place(node.target)
+    if place is not None:
+        stream = streams.get(node.args[place], node.args[place])
+        node.args = (*node.args[:place], stream, *node.args[place + 1 :])
+
+
+def _stream(node: Node) -> int:
+    place = _stream_place(node.target)
+    return 0 if place is None else int(node.args[place])
+
+
+def requires_grad(traced: Any) -> bool:
+    """Whether a gradient goes to a traced result, or to one of several."""
+    if isinstance(traced, (tuple, list)):
+        return any(map(requires_grad, traced))
+    return traced is not None and bool(traced.requires_grad)
