@@ -27,6 +27,7 @@ from rudagraph.errors import UnsupportedError
 
 _ABSENT = object()
 _CONTAINERS = (list, dict, set)
+_HOLD_NOTHING = frozenset((bool, int, float, str, type(None)))
 # What recurrent modules of PyTorch keep of their own weights, and renew when they change.
 _CACHES = frozenset({"_flat_weights", "_flat_weight_refs"})
 
@@ -38,20 +39,23 @@ class _Snapshot:
     path: str
     module: nn.Module
     fields: dict[str, Any]
-    contents: list[tuple[Any, Any, str]]  # container, shallow copy, attribute
+    contents: list[tuple[Any, Any, str]]  # container, shallow copy or (), attribute
 
 
 class _Snapshots:
     """All modules, and a quick answer where none of them was touched.
 
     What their dictionaries and containers hold is kept once more, end to end, so that whether each
-    is the very object it was is asked in C. A no says nothing yet: equal numbers are as good.
+    is the very object it was is asked in C. A no says nothing yet: equal numbers are as good. Most
+    containers are tables of hooks that nobody has registered, and have to stay empty.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.all = [_take(path, module) for path, module in model.named_modules()]
         self._modules = [snapshot.module for snapshot in self.all]
-        self._containers = [c for snapshot in self.all for c, _, _ in snapshot.contents]
+        containers = [c for snapshot in self.all for c, _, _ in snapshot.contents]
+        self._empty = [container for container in containers if not container]
+        self._containers = [container for container in containers if container]
         self._lengths, self._parts = self._now()
 
     def __iter__(self) -> Iterator[_Snapshot]:
@@ -59,6 +63,8 @@ class _Snapshots:
 
     def untouched(self) -> bool:
         """Whether everything is what and where it was."""
+        if any(self._empty):
+            return False
         lengths, parts = self._now()
         return lengths == self._lengths and all(map(operator.is_, parts, self._parts))
 
@@ -135,8 +141,9 @@ class ModuleState:
         for snapshot in self.snapshots:
             module = snapshot.module
             for table in (module._parameters, module._buffers, module.__dict__):
+                skipped = MODULE_FIELDS if table is module.__dict__ else ()
                 for name, value in list(table.items()):
-                    if table is module.__dict__ and name in MODULE_FIELDS:
+                    if type(value) in _HOLD_NOTHING or name in skipped:
                         continue
                     stand_in = _map(value, change)
                     if stand_in is value:
@@ -221,8 +228,11 @@ def _take(path: str, module: nn.Module) -> _Snapshot:
 def _containers(value: Any, name: str, found: list[tuple[Any, Any, str]], depth: int) -> None:
     if not isinstance(value, _CONTAINERS) or depth > DEEPEST:
         return
+    if not value:
+        found.append((value, (), name))
+        return
     found.append((value, _copy(value), name))
-    if not value or name == "_modules":
+    if name == "_modules":
         return
     for part in value.values() if isinstance(value, dict) else value:
         _containers(part, name, found, depth + 1)
@@ -285,10 +295,11 @@ def _changed_name(snapshot: _Snapshot, derived: set[int]) -> str:
 
 
 def _changed_key(container: Any, copy: Any) -> str:
-    if not isinstance(copy, dict):
+    if not isinstance(container, dict):
         return "hooks"
-    for key in {**copy, **container}:
-        if key not in container or key not in copy or not _equal(container[key], copy[key]):
+    before = dict(copy)
+    for key in {**before, **container}:
+        if key not in container or key not in before or not _equal(container[key], before[key]):
             return str(key)
     return ""
 
