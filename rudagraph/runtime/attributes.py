@@ -17,13 +17,14 @@ import torch
 from torch import nn
 
 from rudagraph.ir.contract import Plain
-from rudagraph.runtime.behaviour import CONTENTS, OBJECTS
+from rudagraph.runtime.behaviour import CONTENTS, OBJECTS, is_one_of
 from rudagraph.runtime.skeletons import PLAIN, is_plain
 
 # What nn.Module keeps in an instance for itself; the rest of __dict__ is the user's.
 INTERNAL = frozenset(nn.Module().__dict__) | {"_is_full_backward_hook"}
 # Hugging Face's settings for sampling, and its record of warnings given: no step reads them.
 NO_PART_OF_FORWARD = frozenset(("generation_config", "warnings_issued"))
+_NO_CONFIGURATIONS = (nn.Module, torch.Tensor, *OBJECTS)
 _DEEPEST = 4  # objects in objects
 
 
@@ -60,7 +61,7 @@ def _configurations(
 
 def _is_configuration(name: str, value: Any) -> bool:
     """An object that is named as one, is made to be one, or holds nothing but plain values."""
-    if isinstance(value, (nn.Module, torch.Tensor, *OBJECTS)):
+    if is_one_of(value, _NO_CONFIGURATIONS):
         return False
     if name.endswith("config") or isinstance(value, SimpleNamespace):
         return True

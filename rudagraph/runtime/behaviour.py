@@ -43,6 +43,19 @@ _NO_OBJECTS = CONTENTS | {OrderedDict}
 # Their classes have hundreds of methods, and nobody changes one but forward.
 _LIBRARIES = frozenset(("torch", "transformers"))
 _MEMBERS = (*OBJECTS, bool, int, float, complex, str, bytes, property, staticmethod, classmethod)
+_KNOWN = (torch.Tensor, nn.Module, type(None), *_MEMBERS, *_BY_CONTENT)
+
+
+def is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
+    """`isinstance`, which asks the value for its class once for each kind.
+
+    Hugging Face's configurations, which each module holds, answer that in Python.
+    """
+    kind = type(value)
+    if issubclass(kind, kinds):
+        return True
+    said = getattr(value, "__class__", kind)
+    return said is not kind and isinstance(said, type) and issubclass(said, kinds)
 
 
 def behaviour_of(table: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -51,7 +64,7 @@ def behaviour_of(table: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
         [
             (name, value)
             for name, value in table.items()
-            if type(value) not in _NO_OBJECTS and isinstance(value, OBJECTS)
+            if type(value) not in _NO_OBJECTS and is_one_of(value, OBJECTS)
         ]
     )
 
@@ -80,7 +93,7 @@ class Behaviour:
         self._paths = [path for path, _, _ in owners]
         self._kinds = [type(owner) for _, owner, _ in owners]
         self._tables = [table for _, _, table in owners]
-        self._objects = [behaviour_of(table) for table in self._tables]
+        self.objects = [behaviour_of(table) for table in self._tables]
         self._total = sum(map(len, self._tables))
         self._names = [frozenset(table) for table in self._tables]
         self._watch_classes()
@@ -146,7 +159,7 @@ class Behaviour:
         for path, table, name in self._absent:
             if table.get(name) is not None:
                 yield path, name, "was None when the step was compiled"
-        for path, objects, table in zip(self._paths, self._objects, self._tables, strict=True):
+        for path, objects, table in zip(self._paths, self.objects, self._tables, strict=True):
             for name, before in objects:
                 now = table.get(name, _ABSENT)
                 if now is _ABSENT:
@@ -164,7 +177,7 @@ class Behaviour:
 
 def _is_other(value: Any) -> bool:
     """Neither a tensor, nor plain, nor a container, nor compared by value."""
-    return not isinstance(value, (torch.Tensor, nn.Module, type(None), *_MEMBERS, *_BY_CONTENT))
+    return not is_one_of(value, _KNOWN)
 
 
 def _members(kind: type) -> tuple[str, ...]:

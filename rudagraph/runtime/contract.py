@@ -33,7 +33,7 @@ from rudagraph.runtime.attributes import (
     attribute_tables,
     plain_attributes,
 )
-from rudagraph.runtime.behaviour import Behaviour, behaviour_of
+from rudagraph.runtime.behaviour import Behaviour
 from rudagraph.runtime.skeletons import CONTAINERS, Skeletons
 from rudagraph.runtime.structure import name_of
 from rudagraph.runtime.untouched import Untouched
@@ -193,8 +193,11 @@ class Checker:
 
     def _watch_attributes(self, tables: list[_Attributes]) -> None:
         fixed, containers = Getters(), Getters()
-        for (_, _, table), module in zip(tables, self.contract.modules, strict=True):
-            watched: dict[str, Any] = dict((*module.attributes, *behaviour_of(table)))
+        self.behaviour = Behaviour(tables)
+        for (_, _, table), module, objects in zip(
+            tables, self.contract.modules, self.behaviour.objects, strict=True
+        ):
+            watched: dict[str, Any] = dict((*module.attributes, *objects))
             if module.training is not None:
                 watched["training"] = module.training
             mutable = {name for name, value in watched.items() if isinstance(value, _MUTABLE)}
@@ -202,7 +205,6 @@ class Checker:
             containers.add(table, {name: watched[name] for name in mutable})
         self._fixed = fixed
         self._contents = containers
-        self.behaviour = Behaviour(tables)
         renewed = {(m.path, name) for m in self.contract.modules for name in m.renewed}
         self.skeletons = Skeletons(tables, INTERNAL | NO_PART_OF_FORWARD, renewed)
         self._untouched = Untouched([table for _, _, table in tables] + self.behaviour.tables)
