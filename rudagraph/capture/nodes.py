@@ -23,7 +23,8 @@ class Node:
     `target` is the operator (`operator.getitem` for a part of several results), the tensor held,
     or None for an input; `args` and `kwargs` hold nodes where the call was given tensors. `traced`
     is the result without its numbers: a fake tensor, or several. `number` is that of the autograd
-    node made last, in backward of the one that runs.
+    node made last, in backward of the one that runs. Calls of equal `question` are alike, but for
+    what tensors hold; of 0 nothing is known.
     """
 
     __slots__ = (
@@ -34,6 +35,8 @@ class Node:
         "location",
         "number",
         "op",
+        "operands",
+        "question",
         "target",
         "traced",
         "users",
@@ -52,27 +55,28 @@ class Node:
         self.args = args
         self.kwargs = kwargs or {}
         self.traced = traced
-        self.inputs = tuple(_nodes_in(args, kwargs))
+        # All nodes among the arguments, and each of them once.
+        self.operands: list[Node] = []
+        _add_nodes(args, self.operands)
+        if kwargs:
+            _add_nodes(kwargs.values(), self.operands)
+        self.inputs = tuple(dict.fromkeys(self.operands))
         self.users: list[Node] = []
         self.location = NOWHERE
         self.is_backward = False
         self.number = -1
+        self.question = 0
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.target}>"
 
 
-def _nodes_in(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> dict[Node, None]:
-    """The nodes among arguments, each once, in order."""
-    found: dict[Node, None] = {}
-    for value in args:
+def _add_nodes(values: Iterable[Any], found: list[Node]) -> None:
+    for value in values:
         if type(value) is Node:
-            found[value] = None
+            found.append(value)
         elif isinstance(value, (tuple, list)):
-            found.update(_nodes_in(tuple(value), None))
-    if kwargs:
-        found.update(_nodes_in(tuple(kwargs.values()), None))
-    return found
+            _add_nodes(value, found)
 
 
 def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:

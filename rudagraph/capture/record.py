@@ -19,9 +19,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as notes
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
+from rudagraph.capture.alike import renumber
 from rudagraph.capture.backward import Running, derive
 from rudagraph.capture.nodes import NOWHERE, JointTrace, Label, Node
-from rudagraph.capture.repeats import Shortened, leave_out, renumber
+from rudagraph.capture.repeats import Shortened, leave_out
 from rudagraph.capture.shapes import Shapes, Traced
 from rudagraph.capture.trace import compiling
 from rudagraph.ir.graph import Location
@@ -167,7 +168,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operands = tuple(map(self._operand, args))
         keywords = {name: self._operand(value) for name, value in kwargs.items()}
         result = self.shapes.call(function, args, kwargs)
-        self._note(Node("call", function, operands, keywords), result)
+        node = Node("call", function, operands, keywords)
+        node.question = self.shapes.question
+        self._note(node, result)
         return result
 
     def _meet(self, function: Any) -> _Operator:

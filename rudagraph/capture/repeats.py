@@ -10,18 +10,12 @@ that share nothing a gradient goes to. Otherwise it is NotRepeating, and they al
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections import Counter
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch.autograd.function import BackwardCFunction
-
+from rudagraph.capture.alike import draws, number_of_kind, renumber, stream_of
 from rudagraph.capture.nodes import Node, map_nodes
-from rudagraph.capture.operators import NAMESPACE
 from rudagraph.capture.shapes import Traced
 from rudagraph.ir.graph import Location
 from rudagraph.ir.layers import (
@@ -35,9 +29,6 @@ from rudagraph.ir.layers import (
     Streams,
     numbered_rows,
 )
-
-# Numbers that a graph holds are compared up to so many; more are the same only as one object.
-_FEW = 64
 
 
 @dataclass(frozen=True)
@@ -72,84 +63,17 @@ def leave_out(nodes: list[Node], targets: dict[Node, str]) -> Shortened:
     rows = numbered_rows(list(targets.values()))
     if not rows:
         return short
-    drawn = {node: _stream(node) for node in nodes if draws(node)}
-    signatures = _Signatures(nodes)
+    drawn = {node: stream_of(node) for node in nodes if draws(node)}
+    numbers = number_of_kind(nodes)
     for prefix in rows:
         try:
-            _Row(LayerNames(prefix), short, signatures).leave_out()
+            _Row(LayerNames(prefix), short, numbers).leave_out()
         except NotRepeating:
             continue
     if short.cuts:
-        short.streams = {drawn[node]: _stream(node) for node in short.nodes if node in drawn}
+        short.streams = {drawn[node]: stream_of(node) for node in short.nodes if node in drawn}
     short.cuts.sort(key=lambda cut: short.nodes.index(cut.beyond))
     return short
-
-
-class _Signatures:
-    """What must be the same of two nodes, but for the layer they are in and what they read."""
-
-    def __init__(self, nodes: list[Node]) -> None:
-        # Of each node a number, the same for nodes that are alike.
-        numbers: dict[Hashable, int] = {}
-        self.number: dict[Node, int] = {}
-        for node in nodes:
-            if node.op != "input":
-                alike = _signature(node)
-                self.number[node] = numbers.setdefault(alike, len(numbers))
-
-
-def _signature(node: Node) -> Hashable:
-    if node.op == "tensor":
-        return _numbers(node.target), node.location.line
-    places = {operand: place for place, operand in enumerate(node.inputs)}
-    stream = _stream_place(node.target)
-    args: Any = node.args
-    if stream is not None:
-        args = (*args[:stream], *args[stream + 1 :])
-    return (
-        node.target,
-        node.location.line,
-        _described(args, places),
-        _described(tuple(node.kwargs.items()), places),
-        _result(node, node.traced),
-    )
-
-
-def _described(value: Any, places: dict[Node, int]) -> Hashable:
-    if isinstance(value, Node):
-        return Node, places[value]
-    if isinstance(value, (tuple, list)):
-        return type(value), tuple([_described(item, places) for item in value])
-    # As text 1, 1.0 and True differ, and 0.0 from -0.0.
-    return repr(value) if isinstance(value, (bool, int, float)) else value
-
-
-def _result(node: Node, traced: Any) -> Hashable:
-    """Layout, and how autograd takes the derivative; nothing is like what Python derives."""
-    if isinstance(traced, (tuple, list)):
-        return type(traced), tuple([_result(node, part) for part in traced])
-    if traced is None:
-        return None
-    derivative = traced.grad_fn
-    ours = getattr(node.target, "namespace", "") == NAMESPACE or node.target is operator.getitem
-    if isinstance(derivative, BackwardCFunction) and not ours:
-        return object()
-    return traced.form, traced.requires_grad, type(derivative)
-
-
-def _numbers(tensor: Any) -> Hashable:
-    if not isinstance(tensor, torch.Tensor) or tensor.numel() > _FEW:
-        return id(tensor)
-    return tensor.dtype, tuple(tensor.shape), repr(tensor.tolist())
-
-
-@functools.cache
-def _stream_place(target: Any) -> int | None:
-    """Which argument of an operator of ours numbers its random stream."""
-    if getattr(target, "namespace", "") != NAMESPACE:
-        return None
-    names = [argument.name for argument in target._schema.arguments]
-    return names.index("stream") if "stream" in names else None
 
 
 @dataclass(frozen=True)
@@ -173,10 +97,10 @@ class _Run:
 class _Row:
     """One row of layers in forward."""
 
-    def __init__(self, names: LayerNames, short: Shortened, signatures: _Signatures) -> None:
-        self.names, self.short = names, short
+    def __init__(self, names: LayerNames, short: Shortened, number: dict[Node, int]) -> None:
+        self.names, self.short, self.number = names, short, number
         self.nodes = short.nodes
-        self.number = signatures.number
+        self.drawn = {node: stream_of(node) for node in self.nodes if draws(node)}
         self.position = {node: position for position, node in enumerate(self.nodes)}
         self.first_of: dict[int, int] = {}  # layer -> position of its first node
         for position, node in enumerate(self.nodes):
@@ -202,8 +126,12 @@ class _Row:
         assert first is not None, "a repeat begins with a layer"
         before, beyond = self.nodes[:gap], self.nodes[removed.stop :]
         drawn = {
-            **{_stream(node): _stream(node) for node in before if draws(node)},
-            **{_stream(node): _stream(node) - count * streams for node in beyond if draws(node)},
+            **{self.drawn[node]: self.drawn[node] for node in before if node in self.drawn},
+            **{
+                self.drawn[node]: self.drawn[node] - count * streams
+                for node in beyond
+                if node in self.drawn
+            },
         }
         moving = _Moving(self.names, first, count * step, drawn, stand_ins)
         nodes = [*before, *beyond]
@@ -217,7 +145,8 @@ class _Row:
 
     def _streams(self, drawn: dict[int, int]) -> Streams:
         """Who draws from what streams, now that layers are left out."""
-        by = {_stream(n): self.names.index(n.location.module) for n in self.short.nodes if draws(n)}
+        drawing = [node for node in self.short.nodes if node in self.drawn]
+        by = {stream_of(node): self.names.index(node.location.module) for node in drawing}
         outside = {now: before for before, now in drawn.items() if by[now] is None}
         return Streams({now: index for now, index in by.items() if index is not None}, outside)
 
@@ -243,7 +172,7 @@ class _Row:
         drawn = apart = 0
         for position in range(begin, len(self.nodes) - length):
             one, other = self.nodes[position], self.nodes[position + length]
-            streams = _stream(other) - _stream(one)
+            streams = self.drawn.get(other, 0) - self.drawn.get(one, 0)
             follows = self._follows(one, other, run.start, length, step)
             if not follows or (streams and drawn and streams != drawn):
                 run, drawn = _Run(position + 1, position + 1, length), 0
@@ -262,7 +191,7 @@ class _Row:
             return False
         return all(
             self._is_later(a, b, start, length, step)
-            for a, b in zip(one.inputs, other.inputs, strict=True)
+            for a, b in zip(one.operands, other.operands, strict=True)
         )
 
     def _is_later(self, one: Node, other: Node, start: int, length: int, step: int) -> bool:
@@ -339,7 +268,8 @@ class _Moving:
         if not self.stand_ins.keys().isdisjoint(node.inputs):
             node.args = map_nodes(node.args, self._operand)
             node.kwargs = map_nodes(node.kwargs, self._operand)
-            node.inputs = tuple(map(self._operand, node.inputs))
+            node.operands = list(map(self._operand, node.operands))
+            node.inputs = tuple(dict.fromkeys(node.operands))
         renumber(node, self.drawn)
 
     def _operand(self, node: Node) -> Node:
@@ -352,24 +282,6 @@ class _Moving:
     def _name(self, name: str) -> str:
         index = self.names.index(name)
         return self.names.later(name, -self.removed) if (index or 0) >= self.first else name
-
-
-def draws(node: Node) -> bool:
-    """Whether a node draws random numbers of ours."""
-    return _stream_place(node.target) is not None
-
-
-def renumber(node: Node, streams: dict[int, int]) -> None:
-    """Let a node that draws do so from another stream."""
-    place = _stream_place(node.target)
-    if place is not None:
-        stream = streams.get(node.args[place], node.args[place])
-        node.args = (*node.args[:place], stream, *node.args[place + 1 :])
-
-
-def _stream(node: Node) -> int:
-    place = _stream_place(node.target)
-    return 0 if place is None else int(node.args[place])
 
 
 def requires_grad(traced: Any) -> bool:
