@@ -6,15 +6,13 @@ Strides and offsets count elements. Used by passes (is a copy needed?) and by th
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from rudagraph.ir.graph import Attribute, Op
 from rudagraph.ir.types import row_major_strides
 
 
-@dataclass(frozen=True, slots=True)
-class Strided:
+class Strided(NamedTuple):
     """Shape, strides and offset of a view over some root."""
 
     shape: tuple[int, ...]

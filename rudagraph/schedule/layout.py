@@ -7,7 +7,7 @@ copy in front of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rudagraph.errors import VerifyError
 from rudagraph.ir.graph import Graph, Role, Value
@@ -15,8 +15,7 @@ from rudagraph.ir.ops import Tag, has
 from rudagraph.ir.strides import Strided, result_strides, row_major, view_strides
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Element (i0, i1, …) of a value lies at offset + sum(i * stride) elements into `root`."""
 
     root: Value

@@ -164,6 +164,7 @@ class _EntryPlanner:
             if port.role is Role.RESIDUAL
         }
         self.layouts = layouts(graph, known)
+        self.launched = [op for op in graph.ops if not has(op, Tag.VIEW)]
         self.buffer_of: dict[Value, int] = {}
         self.views: dict[Value, View] = {}
         self.last_use = self._last_uses()
@@ -177,22 +178,17 @@ class _EntryPlanner:
     def _last_uses(self) -> dict[Value, int]:
         """Position of the last op that reads each root, views looked through."""
         last: dict[Value, int] = {}
-        position = self.planner.position
-        for op in self.graph.ops:
-            if has(op, Tag.VIEW):
-                continue
+        for position, op in enumerate(self.launched, self.planner.position):
             for value in op.inputs:
                 last[self.layouts[value].root] = position
-            position += 1
         return last
 
     def run(self) -> Entry:
         for port in self.graph.inputs:
             self._bind_input(port)
-        for op in self.graph.ops:
-            if not has(op, Tag.VIEW):
-                self._launch(op)
-                self.planner.position += 1
+        for op in self.launched:
+            self._launch(op)
+            self.planner.position += 1
         self._write_updates()
         return Entry(self.graph.name, tuple(self.launches), self._results())
 
@@ -307,11 +303,8 @@ class _EntryPlanner:
         return view
 
     def _library(self, op: Op) -> None:
-        arguments = tuple(
-            self._view(operand) if isinstance(operand, Value) else operand
-            for operand in op.operands
-        )
-        results = tuple(self._view(result) for result in op.results)
+        arguments = tuple([self._view(o) if isinstance(o, Value) else o for o in op.operands])
+        results = tuple([self._view(result) for result in op.results])
         label = op.results[0].name if op.results else op.opcode
         launch = Launch(op.opcode, None, arguments, results, op.attributes, op.location, label)
         self.launches.append(launch)
@@ -351,7 +344,7 @@ class _EntryPlanner:
                     op.opcode,
                     call.source.name,
                     tuple(arguments),
-                    tuple(self._view(result) for result in op.results),
+                    tuple([self._view(result) for result in op.results]),
                     op.attributes,
                     op.location,
                     op.results[0].name,
