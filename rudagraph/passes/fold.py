@@ -65,8 +65,11 @@ def ports(graph: Graph, foldings: Sequence[Folding]) -> Ports:
 
 
 def check_unfolds(graph: Graph, foldings: Sequence[Folding]) -> None:
-    """NotRepeating where `unfold` would be: that does not depend on how many layers come back."""
-    unfold(graph, [replace(folding, removed=folding.step) for folding in foldings])
+    """NotRepeating where `unfold` would be."""
+    for folding in foldings:
+        folding.check(graph)
+        if folding is not foldings[-1]:  # to the next row this one is there, with some layers
+            graph = replace(folding, removed=folding.step).unfold(graph)
 
 
 def check_whole(captured: Ports, entries: Sequence[Graph]) -> None:
@@ -124,7 +127,15 @@ class _Moving:
         )
 
     def outside(self, ops: Sequence[Op], by: int) -> list[Op]:
-        """Ops outside of the repeats; NotRepeating where one reads of a layer far from its own."""
+        """Ops outside of the repeats, so many layers further on."""
+        self.check(ops, by)
+        moved = [self.op(op, by) for op in ops]
+        for op, now in zip(ops, moved, strict=True):
+            self.left.update(zip(op.results, now.results, strict=True))
+        return moved
+
+    def check(self, ops: Sequence[Op], by: int) -> None:
+        """NotRepeating where an op outside of the repeats reads of a layer far from its own."""
         for op in ops:
             own = self.layers.index(op.results[0].name)
             for value in op.inputs:
@@ -137,19 +148,19 @@ class _Moving:
                     else by != self._beyond(value.name)
                 ):
                     raise NotRepeating(f"{value} of one layer is read far from it")
-        moved = [self.op(op, by) for op in ops]
-        for op, now in zip(ops, moved, strict=True):
-            self.left.update(zip(op.results, now.results, strict=True))
-        return moved
 
     def output(self, port: Port) -> Port:
         """The port, where it is of no layer though its value may be."""
-        layers = self.layers
-        if layers.index(port.target) is not None or layers.index(port.value.name) is None:
+        if not self.hands_out(port):
             return port
         if port.value not in self.left:
             raise NotRepeating(f"{port.value} of one layer is handed out")
         return replace(port, value=self.left[port.value])
+
+    def hands_out(self, port: Port) -> bool:
+        """Whether the port is of no layer, but its value is of one."""
+        index = self.layers.index
+        return index(port.target) is None and index(port.value.name) is not None
 
     def _value(self, value: Value, by: int) -> Value:
         """The value so many layers further on; ops that read it ask again."""
@@ -176,6 +187,15 @@ class _Moving:
 
 
 @dataclass(frozen=True)
+class _Part:
+    """Ops that go so many layers further on, or repeat as the run says."""
+
+    ops: Sequence[Op]
+    by: int = 0
+    run: Run | None = None
+
+
+@dataclass(frozen=True)
 class Folding:
     """What was taken out: `removed` layers in the middle of a row."""
 
@@ -186,26 +206,47 @@ class Folding:
 
     def unfold(self, graph: Graph) -> Graph:
         """The graph with the layers back; NotRepeating where those left have come out different."""
-        ops, layers = graph.ops, self.layers
+        moving, parts = self._apart(graph.ops)
+        unfolded: list[Op] = []
+        for part in parts:
+            if part.run is None:
+                unfolded += moving.outside(part.ops, part.by)
+                continue
+            for distance in self._distances(part.run):
+                unfolded += [moving.op(op, distance) for op in part.ops]
+        inputs = self.ports(graph.inputs)
+        outputs = self.ports([moving.output(port) for port in graph.outputs])
+        return _verified(Graph(graph.name, inputs, tuple(unfolded), outputs))
+
+    def check(self, graph: Graph) -> None:
+        """NotRepeating where `unfold` would be."""
+        moving, parts = self._apart(graph.ops)
+        outside = [part for part in parts if part.run is None]
+        for part in outside:
+            moving.check(part.ops, part.by)
+        given = {value for part in outside for op in part.ops for value in op.results}
+        for port in graph.outputs:
+            if moving.hands_out(port) and port.value not in given:
+                raise NotRepeating(f"{port.value} of one layer is handed out")
+
+    def _apart(self, ops: Sequence[Op]) -> tuple[_Moving, list[_Part]]:
+        """The ops in parts: a repeat that comes again for each layer, or what is outside."""
+        layers = self.layers
         found = (layers.upwards(ops), layers.downwards(ops))
         up, down = (run and run.of(self.step) for run in found)
         runs = [run for run in (up, down) if run is not None]
         moving = _Moving(layers, self.removed, ops, runs, self.streams)
-        unfolded: list[Op] = []
+        parts: list[_Part] = []
         # Forward goes up past the layers left out, backward comes down past them: between is far.
         done, by = 0, self.removed if up is None else 0
         for run in runs:
             second = run.start + run.length  # the repeat that comes again for each layer left out
             if run.start < done:
                 raise NotRepeating(f"layers of {layers.prefix} go up and down at once")
-            unfolded += moving.outside(ops[done:second], by)
+            parts.append(_Part(ops[done:second], by))
             done, by = second + run.length, self.removed - by
-            for distance in self._distances(run):
-                unfolded += [moving.op(op, distance) for op in ops[second:done]]
-        unfolded += moving.outside(ops[done:], by)
-        inputs = self.ports(graph.inputs)
-        outputs = self.ports([moving.output(port) for port in graph.outputs])
-        return _verified(Graph(graph.name, inputs, tuple(unfolded), outputs))
+            parts.append(_Part(ops[second:done], run=run))
+        return moving, [*parts, _Part(ops[done:], by)]
 
     def _distances(self, run: Run) -> range:
         """How far each copy of a repeat goes, in the order in which they come."""
