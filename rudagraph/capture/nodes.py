@@ -48,18 +48,15 @@ class Node:
         target: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-        traced: Any = None,
+        operands: list[Node] | None = None,
     ) -> None:
         self.op = op
         self.target = target
         self.args = args
         self.kwargs = kwargs or {}
-        self.traced = traced
+        self.traced: Any = None
         # All nodes among the arguments, and each of them once.
-        self.operands: list[Node] = []
-        _add_nodes(args, self.operands)
-        if kwargs:
-            _add_nodes(kwargs.values(), self.operands)
+        self.operands = nodes_in(args, self.kwargs) if operands is None else operands
         self.inputs = tuple(dict.fromkeys(self.operands))
         self.users: list[Node] = []
         self.location = NOWHERE
@@ -71,12 +68,11 @@ class Node:
         return f"<{self.op} {self.target}>"
 
 
-def _add_nodes(values: Iterable[Any], found: list[Node]) -> None:
-    for value in values:
-        if type(value) is Node:
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            _add_nodes(value, found)
+def nodes_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Node]:
+    """The nodes among arguments, in order."""
+    found: list[Node] = []
+    map_nodes((args, kwargs), found.append)
+    return found
 
 
 def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import operator as python
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -65,16 +64,8 @@ class Unusual(Exception):
     """Forward or backward does what only the full trace can follow."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Operator:
-    """An operator, and how its calls are treated."""
-
-    function: Any
-    unusual: str = ""
-    is_question: bool = False
-    rule: Callable[..., Any] | None = None
-    is_mutable: bool = False
-    is_composite: bool = False
+_Arguments = tuple[Any, ...]
+_Keywords = dict[str, Any]
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -87,7 +78,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.shapes = Shapes(mode)
         self.in_backward = False
         self.running = Running()
-        self._operators: dict[int, _Operator] = {}  # by the identity of the function
+        # By the identity of the function.
+        self._handlers: dict[int, Callable[..., Any]] = {}
         self._nodes: dict[int, Node] = {}
         # All tensors met, by their memory; identities stay valid while these live.
         self._memory: dict[int, list[Traced]] = {}
@@ -141,89 +133,92 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        operator = self._operators.get(id(function))
-        if operator is None:
-            operator = self._operators[id(function)] = self._meet(function)
-        if operator.unusual:
-            raise Unusual(operator.unusual)
-        if operator.is_question:
-            return self.shapes.call(function, args, kwargs)
-        if operator.is_mutable:
-            return self._in_place(function, args, kwargs)
+        handle = self._handlers.get(id(function))
+        if handle is None:
+            handle = self._handlers[id(function)] = self._handler(function)
+        return handle(self, function, args, kwargs or {})
+
+    def _handler(self, function: Any) -> Callable[..., Any]:
+        """How calls of an operator are treated, found out when it is first called."""
+        if function in _QUESTIONS:
+            return Recorder._answer
+        if not isinstance(function, torch._ops.OpOverload):
+            raise Unusual(f"{function} is called")
+        if function in _WRITES_UNSAID:
+            raise Unusual(f"{function} writes running statistics")
+        if function._schema.is_mutable:
+            return Recorder._in_place
         if function is aten.lift_fresh.default:
-            return self._lift(*args)
-        if operator.rule is not None:
-            with self:
-                return operator.rule(*args, **kwargs)
-        if operator.is_composite and autograd_would_have_decomposed(
-            function, [*args, *kwargs.values()]
+            return Recorder._lift
+        if function in self.decompositions:
+            return Recorder._decompose
+        if function is aten.detach.default:
+            return Recorder._detach
+        if torch._C._dispatch_has_kernel_for_dispatch_key(
+            function._name, torch._C.DispatchKey.CompositeImplicitAutograd
         ):
+            return Recorder._take_apart
+        return Recorder._record
+
+    def _answer(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
+        return self.shapes.call(function, args, kwargs)
+
+    def _decompose(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
+        with self:
+            return self.decompositions[function](*args, **kwargs)
+
+    def _take_apart(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
+        """A composite operator, where autograd would have had its parts."""
+        if autograd_would_have_decomposed(function, [*args, *kwargs.values()]):
             with self:
                 result = function.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        if function is aten.detach.default:
-            return self._detach(args)
-        operands = tuple(map(self._operand, args))
-        keywords = {name: self._operand(value) for name, value in kwargs.items()}
+        return self._record(function, args, kwargs)
+
+    def _record(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
+        operands: list[Node] = []
+        given = tuple([self._operand(value, operands) for value in args])
+        named = {name: self._operand(value, operands) for name, value in kwargs.items()}
         result = self.shapes.call(function, args, kwargs)
-        node = Node("call", function, operands, keywords)
+        node = Node("call", function, given, named, operands)
         node.question = self.shapes.question
         self._note(node, result)
         return result
 
-    def _meet(self, function: Any) -> _Operator:
-        """What there is to know of an operator, found out when it is first called."""
-        unusual = ""
-        if function in _QUESTIONS:
-            return _Operator(function, is_question=True)
-        if not isinstance(function, torch._ops.OpOverload):
-            unusual = f"{function} is called"
-        elif function in _WRITES_UNSAID:
-            unusual = f"{function} writes running statistics"
-        if unusual:
-            return _Operator(function, unusual)
-        return _Operator(
-            function,
-            rule=self.decompositions.get(function),
-            is_mutable=function._schema.is_mutable,
-            is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(
-                function.name(), torch._C.DispatchKey.CompositeImplicitAutograd
-            ),
-        )
-
-    def _detach(self, args: tuple[Any, ...]) -> Any:
+    def _detach(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
         """To the graph the same value, and as unknown where that is; its node keeps its name."""
-        result = self.shapes.call(aten.detach.default, args, {})
+        result = self.shapes.call(function, args, kwargs)
         node = self._nodes.get(id(args[0]))
         if node is not None:
             self._nodes[id(result)] = node
-        self._memory.setdefault(_storage(result), []).append(result)
+        self._memory.setdefault(result.memory, []).append(result)
         return result
 
-    def _lift(self, tensor: torch.Tensor) -> Any:
+    def _lift(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
         """A tensor just made from numbers is held by the trace."""
+        (tensor,) = args
         if isinstance(tensor, Traced):
             raise Unusual("a traced tensor is lifted")
         result = self.shapes.lift(tensor)
-        held = Node("tensor", tensor, traced=result)
+        held = Node("tensor", tensor)
+        held.traced = result
         self._describe(held)
         self.nodes.append(held)
         self._note(Node("call", aten.lift_fresh_copy.default, (held,)), result)
         return result
 
-    def _in_place(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _in_place(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
         """A pointwise write is the function whose result stands for the tensor from here on.
 
         Other tensors over the same memory must not be read again, which `node` makes sure of.
         """
         name: str = function._opname
-        written: torch.Tensor = args[0]
+        written: Traced = args[0]
         if torch.Tag.pointwise not in function.tags or name.startswith("__"):
             raise Unusual(f"{function} writes")
         self._plain = False  # the autograd node of the result is that of another tensor
-        memory = self._memory.get(_storage(written), ())
+        memory = self._memory.get(written.memory, ())
         if any(id(tensor) in self._inputs for tensor in memory):
             raise Unusual(f"{function} writes an input")
         packet = getattr(aten, name.removesuffix("_"), None)
@@ -240,11 +235,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._nodes[id(written)] = node
         return written
 
-    def _operand(self, value: Any) -> Any:
+    def _operand(self, value: Any, operands: list[Node]) -> Any:
+        """The argument with nodes for tensors; they are added to the operands."""
         if isinstance(value, torch.Tensor):
-            return self.node(value)
+            operands.append(self.node(value))
+            return operands[-1]
         if isinstance(value, (list, tuple)):
-            return type(value)(map(self._operand, value)) if value else value
+            return type(value)([self._operand(item, operands) for item in value])
         return value
 
     def _note(self, node: Node, result: Any) -> None:
@@ -259,7 +256,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not isinstance(result, Traced):
                 raise Unusual("a tensor with data is made")
             self._nodes[id(result)] = node
-            self._memory.setdefault(_storage(result), []).append(result)
+            self._memory.setdefault(result.memory, []).append(result)
         elif isinstance(result, (list, tuple)):
             for index, part in enumerate(result):
                 if isinstance(part, torch.Tensor):
@@ -285,10 +282,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         custom = notes.get_current_meta().get("custom")
         if custom:
             node.location = Location(custom["module"], custom["line"])
-
-
-def _storage(tensor: Any) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def record_joint(

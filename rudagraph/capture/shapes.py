@@ -8,6 +8,7 @@ its first operand. Equal layers ask the same questions, and PyTorch takes long o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,6 +27,9 @@ _PLAIN = (
     torch.layout,
     torch.memory_format,
 )
+
+
+_MEMORIES = itertools.count()
 
 
 class Layout(NamedTuple):
@@ -49,12 +53,13 @@ class Layout(NamedTuple):
 class Traced(torch.Tensor):
     """A tensor without data. Where a FakeTensor is asked in Python for its device, this one is not.
 
-    Its layout never changes: what would change it is not recorded. `fake` is the same tensor to
-    PyTorch's fake tensor mode, once that has been asked about it.
+    Its layout never changes: what would change it is not recorded. Tensors of equal `memory` lie in
+    the same. `fake` is the tensor to PyTorch's fake tensor mode, once that has been asked about it.
     """
 
     fake: FakeTensor | None
     form: Layout
+    memory: int
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
@@ -69,7 +74,7 @@ class Traced(torch.Tensor):
             storage_size=storage_bytes,
         )
         torch._C._set_throw_on_mutable_data_ptr(made)
-        made.fake, made.form = None, layout
+        made.fake, made.form, made.memory = None, layout, next(_MEMORIES)
         return made
 
     @classmethod
@@ -86,6 +91,11 @@ class Traced(torch.Tensor):
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"Traced({list(self.shape)}, {self.dtype})"
+
+    def lie_in(self, owner: Traced) -> None:
+        """Share the memory of another."""
+        torch._functionalize_unsafe_set(self, owner)
+        self.memory = owner.memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +194,14 @@ def _traced(result: Any, operands: dict[int, Traced]) -> Any:
     if owner is None:
         operands[_memory(result)] = traced
     else:
-        torch._functionalize_unsafe_set(traced, owner)
+        traced.lie_in(owner)
     return traced
 
 
 def _learnt(result: Any, first: Any, operands: list[Traced]) -> _Known | None:
     """What can be said of a next call; None where a result is not new, nor a view of `first`."""
     container = type(result) if isinstance(result, (tuple, list)) else None
-    owners = {_memory(operand): operand for operand in operands}
+    owners = {operand.memory: operand for operand in operands}
     layouts: list[Layout | None] = []
     is_view: list[bool] = []
     for part in (result,) if container is None else result:
@@ -204,11 +214,9 @@ def _learnt(result: Any, first: Any, operands: list[Traced]) -> _Known | None:
         if part.fake is None or part.fake.constant is not None:
             return None
         layouts.append(part.form)
-        owner = owners.setdefault(_memory(part), part)
+        owner = owners.setdefault(part.memory, part)
         is_view.append(owner is not part)
-        if owner is not part and not (
-            isinstance(first, Traced) and _memory(first) == _memory(part)
-        ):
+        if owner is not part and not (isinstance(first, Traced) and first.memory == part.memory):
             return None
     return _Known(container, tuple(layouts), tuple(is_view))
 
@@ -218,7 +226,7 @@ def _again(known: _Known, args: tuple[Any, ...]) -> Any:
     for layout, is_view in zip(known.layouts, known.is_view, strict=True):
         part = None if layout is None else Traced(layout)
         if part is not None and is_view:
-            torch._functionalize_unsafe_set(part, args[0])
+            part.lie_in(args[0])
         parts.append(part)
     return parts[0] if known.container is None else known.container(parts)
 

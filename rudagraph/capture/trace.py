@@ -124,16 +124,19 @@ def _joint_trace(module: fx.GraphModule) -> JointTrace:
 def _node(module: fx.GraphModule, node: fx.Node, made: dict[fx.Node, Node]) -> Node:
     """The same in our terms."""
     if node.op == "placeholder":
-        return Node("input", node.target, traced=node.meta["val"])
+        new = Node("input", node.target)
+        new.traced = node.meta["val"]
+        return new
     if node.op == "get_attr":
         held: Any = module
         for part in str(node.target).split("."):
             held = getattr(held, part)
-        new = Node("tensor", held, traced=node.meta.get("val"))
+        new = Node("tensor", held)
     else:
         args = tuple(_operand(value, made) for value in node.args)
         kwargs = {name: _operand(value, made) for name, value in node.kwargs.items()}
-        new = Node("call", node.target, args, kwargs, node.meta.get("val"))
+        new = Node("call", node.target, args, kwargs)
+    new.traced = node.meta.get("val")
     new.location = _location(node)
     new.is_backward = node.meta.get("partitioner_tag") == "is_backward"
     new.number = int(node.meta.get("seq_nr", -1))
