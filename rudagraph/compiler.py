@@ -16,13 +16,14 @@ from rudagraph.budget import plan_within
 from rudagraph.capture import Capture, capture
 from rudagraph.collector import collector_waiting
 from rudagraph.ir.graph import Graph, Role, Value
-from rudagraph.ir.layers import NotRepeating
+from rudagraph.ir.layers import NotRepeating, origin
 from rudagraph.ir.strides import Strided
 from rudagraph.options import CompileOptions, environment
 from rudagraph.passes.decisions import decide
 from rudagraph.passes.fold import (
     Folding,
     Ports,
+    check_ports,
     check_unfolds,
     check_whole,
     fold,
@@ -88,7 +89,9 @@ def _capture(
         return captured(all_layers=True)
     short = captured(all_layers=False)
     try:
-        check_unfolds(short.graph, folded_by_capture(short.graph, short.left_out))
+        foldings = folded_by_capture(short.graph, short.left_out)
+        check_unfolds(short.graph, foldings)
+        check_ports(short.graph, foldings, short.left_out, short.held)
     except NotRepeating as reason:
         _LOG.debug("captured again with all layers: %s", reason)
         return captured(all_layers=True)
@@ -108,7 +111,10 @@ def compile_capture(
         # Without a budget the first plan is the plan: its kernels are built while it is made.
         begin = build.add if options.budget_bytes is None else _wait
         foldings = folded_by_capture(captured.graph, captured.left_out)
-        compiler = _Compiler(captured.graph, foldings, target, options.budget_bytes, begin, report)
+        ends = ports(captured.graph, foldings)
+        compiler = _Compiler(
+            captured.graph, foldings, ends, target, options.budget_bytes, begin, report
+        )
         made = compiler.run()
         build.add(made.sources)
         if environment("RUDAGRAPH_DUMP"):
@@ -119,7 +125,7 @@ def compile_capture(
             contract=build_contract(model, captured.call, captured.renewed),
             template=captured.template,
             constants=captured.constants,
-            gradient_sources=_gradient_sources(captured, ports(captured.graph, foldings)),
+            gradient_sources=_gradient_sources(captured, ends),
             account=made.account,
             sources=made.sources,
             in_flight=options.in_flight,
@@ -131,13 +137,7 @@ def _gradient_sources(captured: Capture, whole: Ports) -> tuple[tuple[str, tuple
     """Of all gradients; those of layers left out are made as those of their neighbours."""
     known = dict(gradient_sources(captured.graph))
     targets = [port.target for port in whole[1] if port.role is Role.GRADIENT]
-    return tuple((target, known[_origin(captured, target)]) for target in targets)
-
-
-def _origin(captured: Capture, target: str) -> str:
-    for row in reversed(captured.left_out):
-        target = row.origin(target)
-    return target
+    return tuple((target, known[origin(target, captured.left_out)]) for target in targets)
 
 
 def _wait(kernels: Iterable[KernelSource]) -> None:
@@ -163,6 +163,7 @@ class _Compiler:
 
     captured: Graph
     foldings: tuple[Folding, ...]  # of the captured graph, which leaves layers out
+    ends: Ports  # of all layers
     target: Target
     budget: int | None
     begin: Callable[[Iterable[KernelSource]], None]
@@ -222,7 +223,7 @@ class _Compiler:
         if backward is not None:
             plan_entry(_make_kernels(backward, residual_layouts(forward), stages))
         if foldings:
-            check_whole(ports(self.captured, self.foldings), entries)
+            check_whole(self.ends, entries)
         plan, sources = planner.finish()
         policy = POLICIES[target.name]
 

@@ -16,16 +16,17 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-_PLAIN = (
-    bool,
-    int,
-    float,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
+_PLAIN = frozenset(
+    (
+        bool,
+        int,
+        str,
+        type(None),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    )
 )
 
 
@@ -233,16 +234,17 @@ def _again(known: _Known, args: tuple[Any, ...]) -> Any:
 
 def _described(value: Any) -> Hashable:
     """All that a result can depend on; TypeError where that is more than can be said."""
-    if type(value) is Traced:
+    kind = type(value)
+    if isinstance(value, Traced):
         if value.fake is not None and value.fake.constant is not None:
             raise TypeError
         return value.form
-    if isinstance(value, (tuple, list)):
-        return tuple(map(_described, value))
-    if type(value) is float:
+    if kind in _PLAIN:
+        return kind, value
+    if kind is float:
         return repr(value)  # in which 0.0 and -0.0 differ
-    if isinstance(value, _PLAIN):
-        return type(value), value
+    if isinstance(value, (tuple, list)):
+        return tuple([_described(item) for item in value])
     raise TypeError
 
 

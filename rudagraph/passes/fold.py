@@ -21,7 +21,15 @@ from itertools import groupby
 
 from rudagraph.errors import VerifyError
 from rudagraph.ir.graph import Graph, Location, Op, Port, Role, Value
-from rudagraph.ir.layers import KEPT, LEAST, LeftOut, NotRepeating, Streams, numbered_rows
+from rudagraph.ir.layers import (
+    KEPT,
+    LEAST,
+    LeftOut,
+    NotRepeating,
+    Streams,
+    numbered_rows,
+    origin,
+)
 from rudagraph.ir.verify import verify
 from rudagraph.passes.layers import Layers, Run
 
@@ -85,6 +93,40 @@ def check_whole(captured: Ports, entries: Sequence[Graph]) -> None:
     kept = Counter({port: count for port, count in given.items() if port[0] is not Role.RESIDUAL})
     if kept != Counter((port.role, port.target) for port in outputs):
         raise NotRepeating("not all that was captured is given")
+
+
+def check_ports(
+    graph: Graph,
+    foldings: Sequence[Folding],
+    left_out: Sequence[LeftOut],
+    held: Sequence[tuple[Role, str]],
+) -> None:
+    """NotRepeating unless `ports` are those of a capture of all layers, in that order.
+
+    `held` is what the module holds: its layers may register things in another order than they use
+    them, or under one name a parameter here and a buffer there.
+    """
+    updates = [(Role.UPDATE, f"{role.value}:{name}") for role, name in held]
+    gradients = [(Role.GRADIENT, name) for _, name in held]
+    whole = ports(graph, foldings)
+    for short, found in zip((graph.inputs, graph.outputs), whole, strict=True):
+        wanted = _ports_of_all(short, [*held, *updates, *gradients], left_out)
+        if wanted != [(port.role, port.target) for port in found]:
+            raise NotRepeating("what layers hold does not repeat as they do")
+
+
+def _ports_of_all(
+    short: Sequence[Port], known: Sequence[tuple[Role, str]], left_out: Sequence[LeftOut]
+) -> list[tuple[Role, str]]:
+    """Ports of all layers: what is known by a name is one where its origin is one of `short`."""
+    origins = [(role, origin(name, left_out)) for role, name in known]
+    sources = set(origins)
+    found: list[tuple[Role, str]] = []
+    for role, group in groupby(short, key=lambda port: port.role):
+        given = {(role, port.target): None for port in group}
+        found += [item for item, source in zip(known, origins, strict=True) if source in given]
+        found += [item for item in given if item not in sources]
+    return found
 
 
 class _Moving:
@@ -344,7 +386,8 @@ def _folded_streams(
 
 
 def _verified(graph: Graph) -> Graph:
+    """Its ops are copies of verified ones under other names: what they give is known."""
     try:
-        return verify(graph, stage="fold")
+        return verify(graph, stage="fold", verified=graph)
     except VerifyError as error:
         raise NotRepeating(str(error)) from error

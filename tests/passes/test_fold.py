@@ -65,7 +65,10 @@ def compiled(
         patch.setattr(compiler, "order", ordered)
         if not folding:
             patch.setattr(compiler, "fold", lambda graph: (graph, ()))
-        made = compiler._Compiler(joint, foldings, target, None, lambda kernels: None, SILENT).run()
+        ends = ports(joint, foldings)
+        made = compiler._Compiler(
+            joint, foldings, ends, target, None, lambda kernels: None, SILENT
+        ).run()
     kernels = {source.name: source.text for source in made.sources}
     return Compiled(list(entries), print_plan(made.plan), kernels, runs)
 
