@@ -6,7 +6,6 @@ is alike gives the same results of the same operands, and autograd takes the sam
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Hashable
 from typing import Any
 
@@ -18,6 +17,9 @@ from rudagraph.capture.operators import NAMESPACE, dropout, kept
 
 # Numbers that a graph holds are compared up to so many; more are the same only as one object.
 _FEW = 64
+# What PyTorch calls the derivatives of our operators: of what has this one, only arguments tell.
+# The operator of a node does not say whose it is: a Function of the user's may return its result.
+_OURS = f"GeneratedBackwardFor_{NAMESPACE}_"
 # By the identity of an operator of ours: which argument numbers its random stream.
 _STREAM_PLACES = {
     id(operator._opoverload): [a.name for a in operator._opoverload._schema.arguments].index(
@@ -39,7 +41,7 @@ def _kind(node: Node) -> Hashable:
     if node.op == "tensor":
         return _content(node.target), node.location.line
     call = _described(node) if draws(node) else node.question or _described(node)
-    return call, node.location.line, _derivative(node, node.traced)
+    return call, node.location.line, _derivative(node.traced)
 
 
 def _described(node: Node) -> Hashable:
@@ -68,16 +70,16 @@ def _forms(traced: Any) -> Hashable:
     return None if traced is None else traced.form
 
 
-def _derivative(node: Node, traced: Any) -> Hashable:
+def _derivative(traced: Any) -> Hashable:
     """How autograd takes the derivative of a result; nothing is like what Python derives."""
     if isinstance(traced, (tuple, list)):
-        return tuple([_derivative(node, part) for part in traced])
+        return tuple([_derivative(part) for part in traced])
     if traced is None or not traced.requires_grad:
         return None
-    ours = node.target is operator.getitem or node.target.namespace == NAMESPACE
-    if isinstance(traced.grad_fn, BackwardCFunction) and not ours:
+    kind = type(traced.grad_fn)
+    if issubclass(kind, BackwardCFunction) and not kind.__name__.startswith(_OURS):
         return object()
-    return id(type(traced.grad_fn))
+    return id(kind)
 
 
 def _content(tensor: Any) -> Hashable:

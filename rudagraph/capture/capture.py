@@ -54,6 +54,8 @@ class Capture:
     tied: dict[str, tuple[str, ...]]
     # Layers that the graph does without, the last first.
     left_out: tuple[LeftOut, ...] = ()
+    # Role and name of each tensor of the module, of those layers too.
+    held: tuple[tuple[Role, str], ...] = ()
     # Module path and name of attributes that forward itself sets where they are not set.
     renewed: frozenset[tuple[str, str]] = frozenset()
 
@@ -97,6 +99,7 @@ def capture(
         template=template,
         tied={item.target: tuple(item.names) for item in inputs.items if len(item.names) > 1},
         left_out=trace.left_out,
+        held=tuple((x.role, x.target) for x in inputs.items if x.role is not Role.ARGUMENT),
         renewed=session.state.renewed,
     )
 

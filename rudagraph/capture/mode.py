@@ -178,16 +178,10 @@ _SPOKEN = {
     "(item(), tolist(), float(), or `if` or assert on a tensor)",
 }
 _SETS_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
-# Change what is differentiated, in ways that the ops of forward do not show.
+# Change what is differentiated, in ways that neither ops nor tensors of forward show at its end.
 _AUTOGRAD: frozenset[Any] = frozenset(
     (
-        torch.detach,
-        torch.Tensor.detach,
-        torch.detach_,
-        torch.Tensor.detach_,
-        torch.Tensor.data.__get__,  # type: ignore[attr-defined]
         torch.Tensor.grad_fn.__get__,  # type: ignore[union-attr]
-        torch.Tensor.register_hook,
         torch.Tensor.requires_grad_,
         torch.Tensor.requires_grad.__set__,  # type: ignore[attr-defined]
     )

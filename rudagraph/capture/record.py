@@ -114,12 +114,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def forward(self, targets: dict[Node, str], shortens: bool) -> Shortened:
         """What forward has recorded; without most of its equal layers, where that can be told."""
         short = Shortened(list(self.nodes), targets)
-        if shortens and self._plain:
+        if shortens and self._plain and not self._has_hooks():
             short = self._shorten(targets)
         for node in self.nodes:
             if node.location is not NOWHERE and node.number >= 0:
                 self._made_at.setdefault(node.number, node.location)
         return short
+
+    def _has_hooks(self) -> bool:
+        """Whether a tensor of forward has hooks, which may make its gradient another one."""
+        return any(
+            tensor._backward_hooks for tensors in self._memory.values() for tensor in tensors
+        )
 
     def _shorten(self, targets: dict[Node, str]) -> Shortened:
         short = leave_out(list(self.nodes), targets)
@@ -238,8 +244,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _operand(self, value: Any, operands: list[Node]) -> Any:
         """The argument with nodes for tensors; they are added to the operands."""
         if isinstance(value, torch.Tensor):
-            operands.append(self.node(value))
-            return operands[-1]
+            node = self.node(value)
+            if value is not node.traced and not self.in_backward:
+                # Another tensor of the same node: detached, or what a Function gives for it.
+                self._plain = self._plain and _derived(value) == _derived(node.traced)
+            operands.append(node)
+            return node
         if isinstance(value, (list, tuple)):
             return type(value)([self._operand(item, operands) for item in value])
         return value
@@ -282,6 +292,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         custom = notes.get_current_meta().get("custom")
         if custom:
             node.location = Location(custom["module"], custom["line"])
+
+
+def _derived(tensor: torch.Tensor) -> tuple[bool, Any, int]:
+    """Where a gradient of the tensor goes."""
+    return tensor.requires_grad, tensor.grad_fn, tensor.output_nr
 
 
 def record_joint(

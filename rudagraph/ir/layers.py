@@ -8,7 +8,7 @@ Everything is named after module paths, so the same thing of another layer has a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 # A row may alternate, as layers of two kinds do: so many layers are one repeat at most.
@@ -86,6 +86,13 @@ class LeftOut:
         if beyond >= 0:
             return names.later(name, -self.removed)
         return names.later(name, beyond % self.step - self.step - (index - self.first))
+
+
+def origin(name: str, left_out: Sequence[LeftOut]) -> str:
+    """What stands for it where rows leave layers out, the last row first."""
+    for row in reversed(left_out):
+        name = row.origin(name)
+    return name
 
 
 def numbered_rows(names: list[str]) -> list[str]:
