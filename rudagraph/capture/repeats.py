@@ -120,7 +120,7 @@ class _Row:
             raise NotRepeating(f"{self.names.prefix} does not repeat")
         gap = run.start + KEPT_BEFORE * run.length
         removed = range(gap, gap + count * run.length)
-        self._refuse_shared_gradients(run, gap)
+        self._refuse_what_is_not_put_back(run, gap)
         stand_ins = self._stand_ins(run, removed)
         first = self.names.index(self.nodes[gap].location.module)
         assert first is not None, "a repeat begins with a layer"
@@ -207,11 +207,18 @@ class _Row:
             and one.traced.requires_grad == other.traced.requires_grad
         )
 
-    def _refuse_shared_gradients(self, run: _Run, gap: int) -> None:
-        """A gradient with a part from every layer is a sum over all of them."""
+    def _refuse_what_is_not_put_back(self, run: _Run, gap: int) -> None:
+        """What `passes.fold` cannot put back, where that shows before backward is traced.
+
+        A gradient with a part from every layer is a sum over all of them; and what the model does
+        between its layers has names that do not tell for which.
+        """
         for position in range(gap, gap + run.length):
+            node = self.nodes[position]
+            if self.names.index(node.location.module) is None and requires_grad(node.traced):
+                raise NotRepeating(f"something between layers of {self.names.prefix} is in none")
             later = self.nodes[position + run.length].inputs
-            for one, other in zip(self.nodes[position].inputs, later, strict=True):
+            for one, other in zip(node.inputs, later, strict=True):
                 if one is other and requires_grad(one.traced):
                     raise NotRepeating(f"layers of {self.names.prefix} share a gradient")
 
