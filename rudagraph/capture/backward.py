@@ -68,14 +68,16 @@ def derive(
         wanted = [*(node.traced for node in part.below.values()), *(n.traced for n in part.leaves)]
         ends = {node.traced.grad_fn for node in part.below.values()}
         running.watch(starts, ends)
-        with _stopping_at(ends, recorded):
-            gradients = torch.autograd.grad(
-                starts,
-                wanted,
-                [*tangents, *begun.values()],
-                allow_unused=True,
-                retain_graph=bool(part.below),
-            )
+        gradients: tuple[Tensor | None, ...] = (None,) * len(wanted)
+        if starts and wanted:
+            with _stopping_at(ends, recorded):
+                gradients = torch.autograd.grad(
+                    starts,
+                    wanted,
+                    [*tangents, *begun.values()],
+                    allow_unused=True,
+                    retain_graph=bool(part.below),
+                )
         found = {node: gradient for node, gradient in found.items() if node.op == "input"}
         for node, gradient in zip((*part.below, *part.leaves), gradients, strict=True):
             if gradient is not None:

@@ -102,15 +102,15 @@ def _of(function: type[Function]) -> Change:
 
 
 def _detached(layer: Layer, x: torch.Tensor) -> torch.Tensor:
-    return x + torch.sin(x.detach() if layer.odd else x)
+    return torch.sin(x) * (x.detach() if layer.odd else x)
 
 
 def _detached_by_the_operator(layer: Layer, x: torch.Tensor) -> torch.Tensor:
-    return x + torch.sin(torch.ops.aten.detach(x) if layer.odd else x)
+    return torch.sin(x) * (torch.ops.aten.detach(x) if layer.odd else x)
 
 
 def _data(layer: Layer, x: torch.Tensor) -> torch.Tensor:
-    return x + torch.sin(x.data if layer.odd else x)
+    return torch.sin(x) * (x.data if layer.odd else x)
 
 
 def _without_gradient(layer: Layer, x: torch.Tensor) -> torch.Tensor:
@@ -128,8 +128,11 @@ def _hook(layer: Layer, x: torch.Tensor) -> torch.Tensor:
 
 def _unseen_hook(layer: Layer, x: torch.Tensor) -> torch.Tensor:
     """As where a library function that takes overrides sets it."""
-    with torch._C.DisableTorchFunction():
-        return _hook(layer, x)
+    y = torch.sin(x)
+    if layer.odd:
+        with torch._C.DisableTorchFunction():
+            y.register_hook(lambda gradient: gradient * 2)
+    return y
 
 
 def _node_hook(layer: Layer, x: torch.Tensor) -> torch.Tensor:
@@ -285,12 +288,28 @@ def _attribute(layer: Layer) -> None:
     layer.scale = torch.ones(WIDTH)
 
 
+class Probe(Model):
+    """Nothing below its head has a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+        self.head = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x)
+        for layer in self.row():
+            x = layer(x)
+        return self.head(x).square().mean()
+
+
 LEFT_OUT = [
     Model(_same_norm),
     Model(_constant),
     Model(_shared_constant),
     Model(_kept_aside),
     holding(_attribute),
+    Probe(),
 ]
 
 
@@ -313,6 +332,7 @@ def test_equal_layers_are_left_out(model: Model) -> None:
         Model(_constant),
         holding(_attribute_or_buffer),
         holding(_buffers_at_first),
+        Probe(),
         in_other_order(list(range(LAYERS))[::-1]),
     ],
 )
@@ -327,4 +347,5 @@ def results(call: nn.Module, model: Model) -> list[torch.Tensor]:
     x = example().requires_grad_()
     loss = call(x)
     loss.backward()
-    return [loss.detach(), x.grad, *(p.grad for p in model.parameters() if p.grad is not None)]
+    given = [] if x.grad is None else [x.grad]
+    return [loss.detach(), *given, *(p.grad for p in model.parameters() if p.grad is not None)]
