@@ -19,18 +19,9 @@ from rudagraph.ir.graph import Graph, Role, Value
 from rudagraph.ir.layers import NotRepeating, origin
 from rudagraph.ir.strides import Strided
 from rudagraph.options import CompileOptions, environment
+from rudagraph.passes.check_fold import check_ports, check_unfolds, check_whole
 from rudagraph.passes.decisions import decide
-from rudagraph.passes.fold import (
-    Folding,
-    Ports,
-    check_ports,
-    check_unfolds,
-    check_whole,
-    fold,
-    folded_by_capture,
-    ports,
-    unfold,
-)
+from rudagraph.passes.fold import Folding, Ports, fold, folded_by_capture, ports, unfold
 from rudagraph.passes.partition import partition
 from rudagraph.passes.pipeline import entry_passes, run_passes
 from rudagraph.passes.recompute import POLICIES, choose_saved

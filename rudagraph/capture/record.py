@@ -85,7 +85,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._memory: dict[int, list[Traced]] = {}
         self._inputs: set[int] = set()
         self._made_at: dict[int, Location] = {}  # where the autograd node of a number was made
-        # Of each call that autograd keeps, it keeps the tensors themselves.
+        # Autograd keeps of each call what its node says: nothing written, detached or saved else.
         self._plain = True
 
     @classmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 # A row may alternate, as layers of two kinds do: so many layers are one repeat at most.
 MOST_KINDS = 6
@@ -76,9 +77,13 @@ class LeftOut:
     step: int
     streams: Streams  # of the graph without them
 
+    @cached_property
+    def _names(self) -> LayerNames:
+        return LayerNames(self.prefix)
+
     def origin(self, name: str) -> str:
         """What in the graph without the layers stands for something of this name with them."""
-        names = LayerNames(self.prefix)
+        names = self._names
         index = names.index(name)
         if index is None or index < self.first:
             return name

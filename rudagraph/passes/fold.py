@@ -14,7 +14,6 @@ neighbours have come out the same. Otherwise it is NotRepeating, and the graph i
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -28,7 +27,6 @@ from rudagraph.ir.layers import (
     NotRepeating,
     Streams,
     numbered_rows,
-    origin,
 )
 from rudagraph.ir.verify import verify
 from rudagraph.passes.layers import Layers, Run
@@ -72,61 +70,9 @@ def ports(graph: Graph, foldings: Sequence[Folding]) -> Ports:
     return inputs, outputs
 
 
-def check_unfolds(graph: Graph, foldings: Sequence[Folding]) -> None:
-    """NotRepeating where `unfold` would be."""
-    for folding in foldings:
-        folding.check(graph)
-        if folding is not foldings[-1]:  # to the next row this one is there, with some layers
-            graph = replace(folding, removed=folding.step).unfold(graph)
-
-
-def check_whole(captured: Ports, entries: Sequence[Graph]) -> None:
-    """NotRepeating unless forward and backward read and give what the captured graph does."""
-    inputs, outputs = captured
-    known = {(port.role, port.target) for port in inputs}
-    read = {(port.role, port.target) for entry in entries for port in entry.inputs}
-    given = Counter((port.role, port.target) for entry in entries for port in entry.outputs)
-    saved = {target for role, target in given if role is Role.RESIDUAL}
-    for role, target in read - known:
-        if role is not Role.RESIDUAL or target not in saved:
-            raise NotRepeating(f"there is no {role.value} {target}")
-    kept = Counter({port: count for port, count in given.items() if port[0] is not Role.RESIDUAL})
-    if kept != Counter((port.role, port.target) for port in outputs):
-        raise NotRepeating("not all that was captured is given")
-
-
-def check_ports(
-    graph: Graph,
-    foldings: Sequence[Folding],
-    left_out: Sequence[LeftOut],
-    held: Sequence[tuple[Role, str]],
-) -> None:
-    """NotRepeating unless `ports` are those of a capture of all layers, in that order.
-
-    `held` is what the module holds: its layers may register things in another order than they use
-    them, or under one name a parameter here and a buffer there.
-    """
-    updates = [(Role.UPDATE, f"{role.value}:{name}") for role, name in held]
-    gradients = [(Role.GRADIENT, name) for _, name in held]
-    whole = ports(graph, foldings)
-    for short, found in zip((graph.inputs, graph.outputs), whole, strict=True):
-        wanted = _ports_of_all(short, [*held, *updates, *gradients], left_out)
-        if wanted != [(port.role, port.target) for port in found]:
-            raise NotRepeating("what layers hold does not repeat as they do")
-
-
-def _ports_of_all(
-    short: Sequence[Port], known: Sequence[tuple[Role, str]], left_out: Sequence[LeftOut]
-) -> list[tuple[Role, str]]:
-    """Ports of all layers: what is known by a name is one where its origin is one of `short`."""
-    origins = [(role, origin(name, left_out)) for role, name in known]
-    sources = set(origins)
-    found: list[tuple[Role, str]] = []
-    for role, group in groupby(short, key=lambda port: port.role):
-        given = {(role, port.target): None for port in group}
-        found += [item for item, source in zip(known, origins, strict=True) if source in given]
-        found += [item for item in given if item not in sources]
-    return found
+def named(ports: Sequence[Port]) -> list[tuple[Role, str]]:
+    """What ports are called outside."""
+    return [(port.role, port.target) for port in ports]
 
 
 class _Moving:
@@ -348,7 +294,11 @@ def _fold(joint: Graph, layers: Layers) -> tuple[Graph, Folding]:
     outputs = tuple(map(moving.output, filter(stays, joint.outputs)))
     folded = _verified(Graph(joint.name, inputs, tuple(left), outputs))
     streams = _folded_streams(layers, removed, moving, (*before, *far, *after), left)
-    return folded, Folding(layers, removed, step, streams)
+    folding = Folding(layers, removed, step, streams)
+    for short, whole in ((inputs, joint.inputs), (outputs, joint.outputs)):
+        if named(folding.ports(short)) != named(whole):
+            raise NotRepeating(f"what layers of {layers.prefix} hold does not repeat as they do")
+    return folded, folding
 
 
 def _streams(layers: Layers, removed: int) -> Streams:

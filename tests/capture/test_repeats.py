@@ -15,7 +15,7 @@ from rudagraph import StaticGraph, compiler
 from rudagraph.capture import Capture, capture
 from rudagraph.ir.text import print_graph
 from rudagraph.options import CompileOptions
-from rudagraph.passes.fold import folded_by_capture, unfold
+from rudagraph.passes.fold import fold, folded_by_capture, unfold
 
 LAYERS, WIDTH, ODD = 12, 8, 6
 Change = Callable[["Layer", torch.Tensor], torch.Tensor]
@@ -57,11 +57,15 @@ def example() -> torch.Tensor:
 
 
 def short_of(model: nn.Module) -> Capture:
-    """The capture that is compiled; with its layers back it is the text of one with all layers."""
+    """The capture that is compiled; with its layers back it is the text of one with all layers.
+
+    So is that one, with layers left out of it and put back.
+    """
     short = compiler._capture(model, (example(),), {}, CompileOptions(), ())
     whole = capture(model, (example(),)).graph
     back = unfold(short.graph, folded_by_capture(short.graph, short.left_out))
     assert print_graph(back) == print_graph(whole)
+    assert print_graph(unfold(*fold(whole))) == print_graph(whole)
     return short
 
 
