@@ -7,6 +7,7 @@ hooks, not the random generators.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -19,18 +20,21 @@ from rudagraph.capture.autocast import Autocast
 from rudagraph.capture.decompositions import decompositions
 from rudagraph.capture.heads import group_heads
 from rudagraph.capture.inputs import Inputs, collect_inputs, overlapping
+from rudagraph.capture.learner import note_calls
 from rudagraph.capture.lower import lower
 from rudagraph.capture.mistakes import explained, quiet
 from rudagraph.capture.mode import Calls, CaptureMode
 from rudagraph.capture.nodes import JointTrace
 from rudagraph.capture.places import ModulePath, location_text
 from rudagraph.capture.record import record_joint
+from rudagraph.capture.repeats import leave_out
+from rudagraph.capture.script import Script, play
 from rudagraph.capture.state import ModuleState
 from rudagraph.capture.substitutes import substituted
 from rudagraph.capture.trace import trace_joint
 from rudagraph.errors import UnsupportedError, UsageError
 from rudagraph.ir.graph import Graph, Location, Role
-from rudagraph.ir.layers import LeftOut
+from rudagraph.ir.layers import LeftOut, numbered_rows
 from rudagraph.ir.tree import Template
 from rudagraph.ir.verify import verify
 from rudagraph.options import Outputs
@@ -146,7 +150,7 @@ class _Session:
                 # A later run meets what the first one left: that is the fault to tell.
                 raise self.state.pending from None
             note, module = (self.mode.refused, self.mode.last.module) if self.mode else (None, "")
-            better = explained(error, note, type(self).run.__code__, module)
+            better = explained(error, note, type(self)._forward.__code__, module)
             if better is None:
                 raise
             raise better from None
@@ -156,33 +160,80 @@ class _Session:
     def _recorded(self, examples: list[torch.Tensor]) -> JointTrace | None:
         """The fast trace; None, and the session as it began, where it is not enough."""
         held = (Role.PARAMETER, Role.BUFFER)
-        names = {i: x.target for i, x in enumerate(self.inputs.items) if x.role in held}
-        trace = record_joint(self.run, examples, decompositions(), names, self._shortens)
+        targets = {i: x.target for i, x in enumerate(self.inputs.items) if x.role in held}
+        if not self.all_layers and numbered_rows(list(targets.values())):
+            trace = self._shortened(examples, targets)
+            if trace is not None and self.state.pending is None:
+                return trace
+            self._begin_again()
+        trace = record_joint(self.run, examples, decompositions())
         if trace is not None and self.state.pending is None:
             return trace
+        self._begin_again()
+        return None
+
+    def _begin_again(self) -> None:
         self.state.restore()
         self.state = ModuleState(self.model)
         self.runs.clear()
         self.outer.clear()
         self.modules.stack.clear()
         self.template = None
-        return None
 
-    def _shortens(self) -> bool:
-        """Whether equal calls have equal derivatives: autograd sees what functions do not tell."""
-        return not self.all_layers and self.mode is not None and not self.mode.meets_autograd
+    def _shortened(
+        self, examples: list[torch.Tensor], targets: dict[int, str]
+    ) -> JointTrace | None:
+        """The trace without most of a row of equal layers; None where none can be left out.
+
+        Forward is noted, and the calls that stay are recorded: the user's Python runs once.
+        """
+
+        def noting(script: Script) -> Callable[..., list[torch.Tensor]]:
+            return functools.partial(self._forward, script=script)
+
+        noted = note_calls(noting, examples, decompositions())
+        if noted is None or (self.mode is not None and self.mode.meets_autograd):
+            return None
+        script, stand_ins, kept = noted
+        short = leave_out(script.calls, kept, targets)
+        if not short.left_out:
+            return None
+
+        def played(*flat: torch.Tensor) -> list[torch.Tensor]:
+            mode = CaptureMode(self.modules, type(self)._forward.__code__, self.outer, {})
+            values = {id(old): new for old, new in zip(stand_ins, flat, strict=True)}
+            with mode, self.autocast.restored():
+                play(short.places.items(), short.instead, values, mode.play)
+            return [values[id(short.instead.get(id(tensor), tensor))].clone() for tensor in kept]
+
+        trace = record_joint(played, examples, decompositions())
+        if trace is None:
+            return None
+        return replace(trace, left_out=tuple(short.left_out), targets=short.targets)
 
     def run(self, *flat: torch.Tensor) -> list[torch.Tensor]:
-        """The function that is traced: forward, then the loss, then what is kept, flat."""
+        """The function that is traced: what forward gives, flat.
+
+        Clones make every result a tensor of its own: no views of inputs or of each other.
+        """
+        return [tensor.clone() for tensor in self._forward(*flat)]
+
+    def _forward(self, *flat: torch.Tensor, script: Script | None = None) -> list[torch.Tensor]:
+        """Forward, then the loss, then what is kept; with a script calls are only noted there."""
         traced = list(flat)
         given = self.build(traced[len(traced) - len(self.call.leaves) :])
         args, kwargs, targets = given
         before = _apart(given)
         names = {id(t): i.where for t, i in zip(traced, self.inputs.items, strict=True)}
-        mode = self.mode = CaptureMode(self.modules, type(self).run.__code__, self.outer, names)
+        mode = self.mode = CaptureMode(
+            self.modules, type(self)._forward.__code__, self.outer, names
+        )
+        mode.script = script
         versions = [tensor._version for tensor in traced]
         with self.state.holding(self.inputs, traced) as settle:
             with mode, self.autocast.restored():
+                if script is not None:
+                    script.begin()
                 result = self.model(*args, **kwargs)
                 if self.loss is not None:
                     result = self.loss(result, *targets)
@@ -215,8 +266,7 @@ class _Session:
                     where=leaf.path or "the output of forward",
                     hint="return a dense tensor (to_dense), or leave it out with outputs=",
                 )
-        # Clones make every result a tensor of its own: no views of inputs or of each other.
-        return [tensor.clone() for tensor in kept]
+        return kept
 
     def _compare_runs(self, mode: CaptureMode) -> None:
         """What forward sets once and for all is fine if the runs before and after do the same."""

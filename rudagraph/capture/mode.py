@@ -26,6 +26,7 @@ from rudagraph.capture.draws import UniformDraw
 from rudagraph.capture.dropouts import Streams
 from rudagraph.capture.mistakes import Refused, refused
 from rudagraph.capture.places import ModulePath, line_of, location_text, user_frame
+from rudagraph.capture.script import Call, Script
 from rudagraph.errors import RudagraphError, UnsupportedError
 from rudagraph.ir.graph import Location
 
@@ -64,10 +65,14 @@ class CaptureMode(TorchFunctionMode):
         self.last = Location()
         self.meets_autograd = False  # forward has called something of _AUTOGRAD
         self.calls: Calls = []
+        self.script: Script | None = None  # where calls are only noted
+        self._played: Location | None = None  # of the call that is played back
         self._locations: dict[tuple[str, str, int], Location] = {}
 
     def location(self) -> Location:
         """Where forward is: a loop, and a module that runs twice, make many calls at one place."""
+        if self._played is not None:
+            return self._played
         place = (self.modules.current, *user_frame(self.boundary))
         location = self._locations.get(place)
         if location is None:
@@ -111,7 +116,9 @@ class CaptureMode(TorchFunctionMode):
         # As `notes.annotate` does it, which is written for calls that are fewer and slower.
         meta["custom"] = {"module": location.module, "line": location.line}
         try:
-            return self._call(function, args, kwargs)
+            if self.script is None or self.script.learner.learning:
+                return self._call(function, args, kwargs)
+            return self.script.call(function, args, kwargs, location, self._drawing)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise data_dependent(str(error.func), location) from error
         except RudagraphError as error:
@@ -129,6 +136,26 @@ class CaptureMode(TorchFunctionMode):
                 meta.pop("custom", None)
             else:
                 meta["custom"] = outer
+
+    def play(
+        self, call: Call, location: Location, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a call of a script as forward would have, at this place."""
+        self._played = location
+        try:
+            if call.grad == torch.is_grad_enabled():
+                return call.function(*args, **kwargs)
+            with torch.set_grad_enabled(call.grad):
+                return call.function(*args, **kwargs)
+        finally:
+            self._played = None
+
+    def _drawing(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, int]:
+        """What a call gives, and from how many random streams it draws."""
+        before = self.streams.count
+        return self._call(function, args, kwargs), self.streams.count - before
 
     def _call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -181,6 +208,8 @@ _SETS_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 # Change what is differentiated, in ways that neither ops nor tensors of forward show at its end.
 _AUTOGRAD: frozenset[Any] = frozenset(
     (
+        torch.autograd.grad,
+        torch.autograd.backward,
         torch.Tensor.grad_fn.__get__,  # type: ignore[union-attr]
         torch.Tensor.requires_grad_,
         torch.Tensor.requires_grad.__set__,  # type: ignore[attr-defined]

@@ -17,14 +17,17 @@ Kind = Literal["input", "tangent", "result", "update", "gradient"]
 NOWHERE = Location()
 
 
+class Unusual(Exception):
+    """Forward or backward does what only the full trace can follow."""
+
+
 class Node:
     """An input, a tensor that the trace holds, or a call.
 
     `target` is the operator (`operator.getitem` for a part of several results), the tensor held,
     or None for an input; `args` and `kwargs` hold nodes where the call was given tensors. `traced`
     is the result without its numbers: a fake tensor, or several. `number` is that of the autograd
-    node made last, in backward of the one that runs. Calls of equal `question` are alike, but for
-    what tensors hold; of 0 nothing is known.
+    node made last, in backward of the one that runs.
     """
 
     __slots__ = (
@@ -35,8 +38,6 @@ class Node:
         "location",
         "number",
         "op",
-        "operands",
-        "question",
         "target",
         "traced",
         "users",
@@ -55,14 +56,13 @@ class Node:
         self.args = args
         self.kwargs = kwargs or {}
         self.traced: Any = None
-        # All nodes among the arguments, and each of them once.
-        self.operands = nodes_in(args, self.kwargs) if operands is None else operands
-        self.inputs = tuple(dict.fromkeys(self.operands))
+        if operands is None:
+            operands = nodes_in(args, self.kwargs)
+        self.inputs = tuple(dict.fromkeys(operands))  # each node among the arguments once
         self.users: list[Node] = []
         self.location = NOWHERE
         self.is_backward = False
         self.number = -1
-        self.question = 0
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.target}>"

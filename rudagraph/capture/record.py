@@ -8,6 +8,7 @@ that one runs forward twice, below three modes, and takes five times as long.
 
 from __future__ import annotations
 
+import functools
 import logging
 import operator as python
 from collections.abc import Callable
@@ -18,17 +19,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as notes
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
-from rudagraph.capture.alike import renumber
-from rudagraph.capture.backward import Running, derive
-from rudagraph.capture.nodes import NOWHERE, JointTrace, Label, Node
-from rudagraph.capture.repeats import Shortened, leave_out
+from rudagraph.capture.nodes import NOWHERE, JointTrace, Label, Node, Unusual
 from rudagraph.capture.shapes import Shapes, Traced
 from rudagraph.capture.trace import compiling
 from rudagraph.ir.graph import Location
 
 _LOG = logging.getLogger(__name__)
 aten = torch.ops.aten
-_saved_tensor_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
 
 # Ask about a tensor and compute nothing.
 _QUESTIONS = frozenset(
@@ -60,12 +57,8 @@ _WRITES_UNSAID = frozenset(
 )
 
 
-class Unusual(Exception):
-    """Forward or backward does what only the full trace can follow."""
-
-
-_Arguments = tuple[Any, ...]
-_Keywords = dict[str, Any]
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -77,7 +70,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.decompositions = decompositions
         self.shapes = Shapes(mode)
         self.in_backward = False
-        self.running = Running()
+        self.running = _Running()
         # By the identity of the function.
         self._handlers: dict[int, Callable[..., Any]] = {}
         self._nodes: dict[int, Node] = {}
@@ -85,8 +78,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._memory: dict[int, list[Traced]] = {}
         self._inputs: set[int] = set()
         self._made_at: dict[int, Location] = {}  # where the autograd node of a number was made
-        # Autograd keeps of each call what its node says: nothing written, detached or saved else.
-        self._plain = True
+        self.gave_up = ""  # why the full trace has to be made
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -111,38 +103,30 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise Unusual("a tensor from elsewhere is read")
         return node
 
-    def forward(self, targets: dict[Node, str], shortens: bool) -> Shortened:
-        """What forward has recorded; without most of its equal layers, where that can be told."""
-        short = Shortened(list(self.nodes), targets)
-        if shortens and self._plain and not self._has_hooks():
-            short = self._shorten(targets)
+    def gives_up(self, reason: str) -> Unusual:
+        """The error to raise; forward may catch it, and has gone another way all the same."""
+        self.gave_up = self.gave_up or reason
+        return Unusual(reason)
+
+    def begin_backward(self, roots: list[torch.Tensor]) -> None:
+        """What is recorded from here on is of backward, and has the places of forward."""
         for node in self.nodes:
             if node.location is not NOWHERE and node.number >= 0:
                 self._made_at.setdefault(node.number, node.location)
-        return short
-
-    def _has_hooks(self) -> bool:
-        """Whether a tensor of forward has hooks, which may make its gradient another one."""
-        return any(
-            tensor._backward_hooks for tensors in self._memory.values() for tensor in tensors
-        )
-
-    def _shorten(self, targets: dict[Node, str]) -> Shortened:
-        short = leave_out(list(self.nodes), targets)
-        self.nodes = list(short.nodes)
-        known = set(self.nodes)
-        instead = {gone: node for cut in short.cuts for node, gone in cut.stand_ins.items()}
-        nodes = {tensor: instead.get(node, node) for tensor, node in self._nodes.items()}
-        self._nodes = {tensor: node for tensor, node in nodes.items() if node in known}
-        return short
+        self.in_backward = True
+        self.running.watch(roots)
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        handle = self._handlers.get(id(function))
-        if handle is None:
-            handle = self._handlers[id(function)] = self._handler(function)
-        return handle(self, function, args, kwargs or {})
+        try:
+            handle = self._handlers.get(id(function))
+            if handle is None:
+                handle = self._handlers[id(function)] = self._handler(function)
+            return handle(self, function, args, kwargs or {})
+        except Unusual as reason:
+            self.gives_up(str(reason))
+            raise
 
     def _handler(self, function: Any) -> Callable[..., Any]:
         """How calls of an operator are treated, found out when it is first called."""
@@ -166,14 +150,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return Recorder._take_apart
         return Recorder._record
 
-    def _answer(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
+    def _answer(self, function: Any, args: Arguments, kwargs: Keywords) -> Any:
         return self.shapes.call(function, args, kwargs)
 
-    def _decompose(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
+    def _decompose(self, function: Any, args: Arguments, kwargs: Keywords) -> Any:
         with self:
             return self.decompositions[function](*args, **kwargs)
 
-    def _take_apart(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
+    def _take_apart(self, function: Any, args: Arguments, kwargs: Keywords) -> Any:
         """A composite operator, where autograd would have had its parts."""
         if autograd_would_have_decomposed(function, [*args, *kwargs.values()]):
             with self:
@@ -182,17 +166,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return result
         return self._record(function, args, kwargs)
 
-    def _record(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
+    def _record(self, function: Any, args: Arguments, kwargs: Keywords) -> Any:
         operands: list[Node] = []
         given = tuple([self._operand(value, operands) for value in args])
         named = {name: self._operand(value, operands) for name, value in kwargs.items()}
         result = self.shapes.call(function, args, kwargs)
-        node = Node("call", function, given, named, operands)
-        node.question = self.shapes.question
-        self._note(node, result)
+        self._note(Node("call", function, given, named, operands), result)
         return result
 
-    def _detach(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
+    def _detach(self, function: Any, args: Arguments, kwargs: Keywords) -> Any:
         """To the graph the same value, and as unknown where that is; its node keeps its name."""
         result = self.shapes.call(function, args, kwargs)
         node = self._nodes.get(id(args[0]))
@@ -201,7 +183,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._memory.setdefault(result.memory, []).append(result)
         return result
 
-    def _lift(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
+    def _lift(self, function: Any, args: Arguments, kwargs: Keywords) -> Any:
         """A tensor just made from numbers is held by the trace."""
         (tensor,) = args
         if isinstance(tensor, Traced):
@@ -214,7 +196,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._note(Node("call", aten.lift_fresh_copy.default, (held,)), result)
         return result
 
-    def _in_place(self, function: Any, args: _Arguments, kwargs: _Keywords) -> Any:
+    def _in_place(self, function: Any, args: Arguments, kwargs: Keywords) -> Any:
         """A pointwise write is the function whose result stands for the tensor from here on.
 
         Other tensors over the same memory must not be read again, which `node` makes sure of.
@@ -223,7 +205,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written: Traced = args[0]
         if torch.Tag.pointwise not in function.tags or name.startswith("__"):
             raise Unusual(f"{function} writes")
-        self._plain = False  # the autograd node of the result is that of another tensor
         memory = self._memory.get(written.memory, ())
         if any(id(tensor) in self._inputs for tensor in memory):
             raise Unusual(f"{function} writes an input")
@@ -245,9 +226,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The argument with nodes for tensors; they are added to the operands."""
         if isinstance(value, torch.Tensor):
             node = self.node(value)
-            if value is not node.traced and not self.in_backward:
-                # Another tensor of the same node: detached, or what a Function gives for it.
-                self._plain = self._plain and _derived(value) == _derived(node.traced)
             operands.append(node)
             return node
         if isinstance(value, (list, tuple)):
@@ -285,8 +263,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node.number = self.running.number
             node.location = self._made_at.get(node.number, NOWHERE)
             return
-        if _saved_tensor_hooks(True) is not None:
-            self._plain = False
         # The autograd node of this call, if it has one, has just been made.
         node.number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
         custom = notes.get_current_meta().get("custom")
@@ -294,70 +270,88 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node.location = Location(custom["module"], custom["line"])
 
 
-def _derived(tensor: torch.Tensor) -> tuple[bool, Any, int]:
-    """Where a gradient of the tensor goes."""
-    return tensor.requires_grad, tensor.grad_fn, tensor.output_nr
+class _Running:
+    """The sequence number of the autograd node that backward is in, -1 between them.
+
+    Hooks know this and nothing more: autograd's graph is beyond Python's collector, and what its
+    hooks hold would hold it in turn for ever.
+    """
+
+    def __init__(self) -> None:
+        self.number = -1
+
+    def watch(self, results: list[torch.Tensor]) -> None:
+        """Follow which node backward runs; sums of gradients are in none of them."""
+        stack = [result.grad_fn for result in results]
+        seen = set()
+        while stack:
+            node = stack.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            node.register_prehook(functools.partial(self._enter, node._sequence_nr()))
+            node.register_hook(self._leave)
+            stack += [parent for parent, _ in node.next_functions]
+
+    def _enter(self, number: int, gradients: Any) -> None:
+        self.number = number
+
+    def _leave(self, *gradients: Any) -> None:
+        self.number = -1
 
 
 def record_joint(
     function: Callable[..., list[torch.Tensor]],
     examples: list[torch.Tensor],
     decompositions: dict[Any, Callable[..., Any]],
-    names: dict[int, str],
-    shortens: Callable[[], bool],
 ) -> JointTrace | None:
-    """What `trace_joint` gives, or None where that has to find out.
-
-    `names` are those of parameters and buffers by the index of their example. Most of a row of
-    equal layers is left out where `shortens` says, after forward, that it may be.
-    """
+    """What `trace_joint` gives, or None where that has to find out."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     mode.cache_enabled = False  # `Shapes` remembers results, and asks about none twice
     recorder = Recorder(decompositions, mode)
     try:
         stand_ins = [Traced.like(example) for example in examples]
-        inputs = [
-            recorder.input(f"primals_{index}", tensor) for index, tensor in enumerate(stand_ins)
-        ]
-        with compiling():
-            with mode, recorder:
-                results = function(*stand_ins)
-            targets = {inputs[index]: name for index, name in names.items()}
-            forward = recorder.forward(targets, shortens())
-            return _joint(recorder, inputs, results, forward)
+        # What gives up within a block that changes grad mode leaves it changed.
+        with compiling(), torch.set_grad_enabled(torch.is_grad_enabled()):
+            return _record(function, stand_ins, recorder, mode)
     except Exception as error:  # whatever it is, the full trace words it
         _LOG.debug("recording gave up: %r", error)
         return None
 
 
-def _joint(
-    recorder: Recorder, inputs: list[Node], results: list[torch.Tensor], forward: Shortened
+def _record(
+    function: Callable[..., list[torch.Tensor]],
+    stand_ins: list[Traced],
+    recorder: Recorder,
+    mode: FakeTensorMode,
 ) -> JointTrace:
-    """The trace with backward, where results have one."""
-    index = {node: place for place, node in enumerate(inputs)}
-    ends = {n: Label("input", index[n]) for n in forward.nodes if n.op == "input"}
-    outputs = [(Label("result", place), recorder.node(r)) for place, r in enumerate(results)]
-    wanted = [place for place, result in enumerate(results) if result.requires_grad]
+    inputs: dict[Node, Label] = {}
+    outputs: list[tuple[Label, Node]] = []
+    for index, tensor in enumerate(stand_ins):
+        inputs[recorder.input(f"primals_{index}", tensor)] = Label("input", index)
+    with mode, recorder:
+        results = function(*stand_ins)
+    if recorder.gave_up:
+        raise Unusual(recorder.gave_up)
+    outputs += [(Label("result", i), recorder.node(result)) for i, result in enumerate(results)]
+    wanted = [i for i, result in enumerate(results) if result.requires_grad]
+    leaves = [i for i, tensor in enumerate(stand_ins) if tensor.requires_grad]
     if torch.is_grad_enabled() and wanted:
-        mode = recorder.shapes.mode
         tangents = []
-        for place in wanted:
+        for index in wanted:
             with mode:
-                tangent = recorder.shapes.call(aten.empty_like.default, (results[place],), {})
-            ends[recorder.input(f"tangents_{place}", tangent)] = Label("tangent", place)
+                tangent = recorder.shapes.call(aten.empty_like.default, (results[index],), {})
+            inputs[recorder.input(f"tangents_{index}", tangent)] = Label("tangent", index)
             tangents.append(tangent)
-        recorder.in_backward = True
-        roots = [results[place] for place in wanted]
+        roots = [results[index] for index in wanted]
+        recorder.begin_backward(roots)
         with mode, recorder:
-            gradients = derive(
-                forward, roots, tangents, recorder.running, lambda: len(recorder.nodes)
+            gradients = torch.autograd.grad(
+                roots, [stand_ins[i] for i in leaves], tangents, allow_unused=True
             )
-        for node in recorder.nodes[len(forward.nodes) :]:
-            renumber(node, forward.streams)  # masks are drawn again, from the streams of forward
         outputs += [
-            (Label("gradient", place), recorder.node(gradients[node]))
-            for node, place in index.items()
-            if node in gradients
+            (Label("gradient", index), recorder.node(gradient))
+            for index, gradient in zip(leaves, gradients, strict=True)
+            if gradient is not None
         ]
-    targets = {index[node]: name for node, name in forward.targets.items()}
-    return JointTrace(recorder.nodes, ends, tuple(outputs), tuple(forward.left_out), targets)
+    return JointTrace(recorder.nodes, inputs, tuple(outputs))

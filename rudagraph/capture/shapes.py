@@ -61,6 +61,9 @@ class Traced(torch.Tensor):
     fake: FakeTensor | None
     form: Layout
     memory: int
+    # In a script: the call that makes it, and which of its results it is; of an input which.
+    maker: Any
+    place: int
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
@@ -76,13 +79,15 @@ class Traced(torch.Tensor):
         )
         torch._C._set_throw_on_mutable_data_ptr(made)
         made.fake, made.form, made.memory = None, layout, next(_MEMORIES)
+        made.maker, made.place = None, 0
         return made
 
     @classmethod
-    def like(cls, example: torch.Tensor) -> torch.Tensor:
+    def like(cls, example: torch.Tensor) -> Traced:
         """In memory of its own: aliases among inputs are our business, not the trace's."""
         made = cls(layout_of(example), example.untyped_storage().nbytes())
-        return made.requires_grad_(example.requires_grad)
+        made.requires_grad_(example.requires_grad)
+        return made
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -113,9 +118,6 @@ class Shapes:
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode = mode
-        # The last call in a number: the same for calls that are alike but for what tensors hold;
-        # 0 where that cannot be told.
-        self.question = 0
         self._known: dict[Hashable, _Known] = {}
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -128,7 +130,6 @@ class Shapes:
         except TypeError:
             key = None
         known = self._known.get(key) if key is not None else None
-        self.question = id(known) if known is not None else 0
         if known is not None:
             return _again(known, args)
         operands: dict[int, Traced] = {}  # by the memory of their fakes
@@ -141,7 +142,6 @@ class Shapes:
             learnt = _learnt(result, first, owners)
             if learnt is not None:
                 self._known[key] = learnt
-                self.question = id(learnt)
         return result
 
     def lift(self, tensor: torch.Tensor) -> Traced:
