@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rudagraph.capture.nodes import Node, Unusual
 from rudagraph.capture.record import Arguments, Keywords, Recorder
@@ -53,16 +52,14 @@ def note_calls(
 
     `function` is told where to note its calls.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    mode.cache_enabled = False
-    learner = Learner(decompositions, mode)
+    learner = Learner(decompositions)
     script = Script(learner)
     try:
         stand_ins = [Traced.like(example) for example in examples]
         for place, tensor in enumerate(stand_ins):
             tensor.place = place
         # What gives up within a block that changes grad mode leaves it changed.
-        with compiling(), mode, learner, torch.set_grad_enabled(torch.is_grad_enabled()):
+        with compiling(), learner.fakes, learner, torch.set_grad_enabled(torch.is_grad_enabled()):
             results = function(script)(*stand_ins)
         script.finish(results)
     except Exception as error:  # whatever it is, a trace words it

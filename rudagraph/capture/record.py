@@ -64,11 +64,13 @@ Keywords = dict[str, Any]
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every ATen call as a node; tensors are known by identity."""
 
-    def __init__(self, decompositions: dict[Any, Callable[..., Any]], mode: FakeTensorMode) -> None:
+    def __init__(self, decompositions: dict[Any, Callable[..., Any]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.nodes: list[Node] = []
         self.decompositions = decompositions
-        self.shapes = Shapes(mode)
+        self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fakes.cache_enabled = False  # `Shapes` remembers results, and asks about none twice
+        self.shapes = Shapes(self.fakes)
         self.in_backward = False
         self.running = _Running()
         # By the identity of the function.
@@ -306,14 +308,12 @@ def record_joint(
     decompositions: dict[Any, Callable[..., Any]],
 ) -> JointTrace | None:
     """What `trace_joint` gives, or None where that has to find out."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    mode.cache_enabled = False  # `Shapes` remembers results, and asks about none twice
-    recorder = Recorder(decompositions, mode)
+    recorder = Recorder(decompositions)
     try:
         stand_ins = [Traced.like(example) for example in examples]
         # What gives up within a block that changes grad mode leaves it changed.
         with compiling(), torch.set_grad_enabled(torch.is_grad_enabled()):
-            return _record(function, stand_ins, recorder, mode)
+            return _record(function, stand_ins, recorder)
     except Exception as error:  # whatever it is, the full trace words it
         _LOG.debug("recording gave up: %r", error)
         return None
@@ -323,13 +323,12 @@ def _record(
     function: Callable[..., list[torch.Tensor]],
     stand_ins: list[Traced],
     recorder: Recorder,
-    mode: FakeTensorMode,
 ) -> JointTrace:
     inputs: dict[Node, Label] = {}
     outputs: list[tuple[Label, Node]] = []
     for index, tensor in enumerate(stand_ins):
         inputs[recorder.input(f"primals_{index}", tensor)] = Label("input", index)
-    with mode, recorder:
+    with recorder.fakes, recorder:
         results = function(*stand_ins)
     if recorder.gave_up:
         raise Unusual(recorder.gave_up)
@@ -339,13 +338,13 @@ def _record(
     if torch.is_grad_enabled() and wanted:
         tangents = []
         for index in wanted:
-            with mode:
+            with recorder.fakes:
                 tangent = recorder.shapes.call(aten.empty_like.default, (results[index],), {})
             inputs[recorder.input(f"tangents_{index}", tangent)] = Label("tangent", index)
             tangents.append(tangent)
         roots = [results[index] for index in wanted]
         recorder.begin_backward(roots)
-        with mode, recorder:
+        with recorder.fakes, recorder:
             gradients = torch.autograd.grad(
                 roots, [stand_ins[i] for i in leaves], tangents, allow_unused=True
             )

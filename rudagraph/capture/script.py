@@ -151,8 +151,8 @@ class Script:
             raise self.learner.gives_up("forward works in a mode of its own")
         operands: list[Traced] = []
         try:
-            given = _described(args, operands), _described(tuple(kwargs.items()), operands)
-            key = (function, torch.is_grad_enabled(), *given)
+            described = _described(args, operands), _described(tuple(kwargs.items()), operands)
+            key = (function, torch.is_grad_enabled(), *described)
             known = self._kinds.get(key)
         except TypeError:
             raise self.learner.gives_up(f"{function} is given what cannot be compared") from None
@@ -162,7 +162,9 @@ class Script:
             known = self._kinds[key] = self._learn(function, args, kwargs, operands, run)
         if known.returned is not None:
             return operands[known.returned]
-        call = Call(function, _copied(args), _copied(kwargs), location, operands, known)
+        # Containers as they are now: forward may go on filling them.
+        given = _mapped(args, _same), _mapped(kwargs, _same)
+        call = Call(function, *given, location, operands, known)
         for form in known.results:
             made = None if form is None else Traced(form[0])
             if made is not None and form is not None:
@@ -253,15 +255,6 @@ def _described(value: Any, operands: list[Traced]) -> Hashable:
     raise TypeError
 
 
-def _copied(value: Any) -> Any:
-    """Containers as they are now: forward may go on filling them."""
-    if isinstance(value, dict):
-        return {name: _copied(item) for name, item in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)([_copied(item) for item in value])
-    return value
-
-
 def play(
     calls: Iterable[tuple[Call, Location]],
     instead: dict[int, Traced],
@@ -286,7 +279,12 @@ def play(
             values[id(made)] = part
 
 
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """An argument with other tensors, in containers of its own."""
     if isinstance(value, Tensor):
         return change(value)
     if type(value) in (tuple, list):
