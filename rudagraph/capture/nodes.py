@@ -24,8 +24,8 @@ class Unusual(Exception):
 class Node:
     """An input, a tensor that the trace holds, or a call.
 
-    `target` is the operator (`operator.getitem` for a part of several results), the tensor held,
-    or None for an input; `args` and `kwargs` hold nodes where the call was given tensors. `traced`
+    `target` is the operator (`operator.getitem` for a part of several results), the tensor held, or
+    the name of an input; `args` and `kwargs` hold nodes where the call was given tensors. `traced`
     is the result without its numbers: a fake tensor, or several. `number` is that of the autograd
     node made last, in backward of the one that runs.
     """
